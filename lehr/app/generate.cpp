@@ -8,11 +8,12 @@
 #include "lehr/app/command.h"
 #include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
 #include "lehr/data/tokenizer.h"
+#include "lehr/state/dtype.h"
 #include "lehr/train/chat.h"
 #include "lehr/train/device.h"
 #include "lehr/train/load_on_ranks.h"
-#include "lehr/train/mesh_rules.h"
 #include "lehr/train/model_folder.h"
 #include "lehr/train/train_spec.h"
 
@@ -106,31 +107,6 @@ std::shared_ptr<const data::ChatTemplate> find_chat_template(const Options& opti
   return data::load_chat_template(options.chat_template.value_or(folder), folder, "lehr generate --chat");
 }
 
-train::Precision precision_of(const std::string& dtype) {
-  return dtype == "float64"    ? train::Precision::float64
-         : dtype == "bfloat16" ? train::Precision::bfloat16
-                               : train::Precision::float32;
-}
-
-// Each rank has whole sequences, and all have the same one.
-void check_generation_mesh(const descriptor::ModelArgs& args, const train::Ranks& ranks) {
-  if (ranks.world_size() == 1) {
-    return;
-  }
-  const auto& mesh = ranks.context()->parameters();
-  require(
-      mesh.context_parallel == 1,
-      "parallelism.context_parallel_degree: generation adds tokens to whole sequences, of which a rank would have a "
-      "part; expected 1, found {}",
-      mesh.context_parallel);
-  require(
-      mesh.data_parallel_replicate == 1,
-      "parallelism.data_parallel_replicate_degree: replicas would all generate the same text; expected 1, found {}",
-      mesh.data_parallel_replicate);
-  // A sequence of any length: it is padded.
-  train::check_model_on_mesh(train::TaskKind::causal_lm, mesh.tensor_parallel, args, mesh);
-}
-
 // One rank's part. All ranks generate the same tokens, and the first one prints them.
 void generate_on(
     const Options& options, const MeshConfig& config, const train::TrainSpecs& specs, mesh::Transport* transport) {
@@ -143,7 +119,6 @@ void generate_on(
       "{}: expected a model with a language-model head, found one without (architectures in its config.json); it "
       "cannot generate text",
       options.model);
-  check_generation_mesh(*shape, ranks);
   std::unique_ptr<data::Tokenizer> tokenizer;
   if (options.prompt) {
     tokenizer = find_tokenizer(options, folder.tokenizer_folder(), shape->vocab_size());
@@ -153,11 +128,8 @@ void generate_on(
     const auto chat = options.chat ? find_chat_template(options, folder) : nullptr;
     prompt = train::make_prompt(*options.prompt, *tokenizer, chat, shape->eos_token_ids());
   }
-  train::TrainConfig run;
-  run.parallelism = config.parallelism;
-  run.training.dtype = precision_of(options.dtype);
-  run.training.seq_len = ranks.sequence_parts();
-  const auto model = train::load_on_ranks(folder, specs, run, ranks, device);
+  const at::ScalarType dtype = value_of(state::type_from_torch_name(options.dtype), "--dtype");
+  const auto model = train::load_for_whole_sequences(folder, specs, config.parallelism, dtype, ranks, device);
   const train::SamplingOptions sampling{
       .max_new_tokens = options.max_new_tokens,
       .temperature = options.temperature,
@@ -207,13 +179,8 @@ int generate(const std::vector<std::string>& args, const train::TrainSpecs& spec
       (!options.chat && !options.chat_template) || (options.chat && options.prompt.has_value()),
       "lehr generate: --chat needs --prompt, and --chat-template needs --chat");
   require(options.prompt.has_value() != !options.tokens.empty(), "lehr generate: expected either --prompt or --tokens");
-  const Node sources = merge_sources({.file = {}, .overrides = arguments.overrides});
-  const auto config = from_node<MeshConfig>(sources, "command line");
-  start({.device = options.device, .comm = config.comm}, [&](mesh::Transport* transport) {
-    with_places(sources, [&] {
-      generate_on(options, config, specs, transport);
-      return 0;
-    });
+  on_ranks_of(arguments, options.device, start, [&](const MeshConfig& config, mesh::Transport* transport) {
+    generate_on(options, config, specs, transport);
   });
   return 0;
 }

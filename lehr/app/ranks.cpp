@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "lehr/base/config.h"
 #include "lehr/base/log.h"
 #include "lehr/mesh/connect.h"
 #include "lehr/mesh/rank_environment.h"
@@ -45,6 +46,21 @@ train::Ranks ranks_of(const train::ParallelismConfig& parallelism, mesh::Transpo
 void MeshConfig::fields(FieldVisitor& v) {
   v.group("parallelism", parallelism, "Degrees of the device mesh and parallelism options.");
   v.group("comm", comm, "Timeouts of communication.");
+}
+
+void on_ranks_of(
+    const Arguments& arguments,
+    const std::string& device,
+    const StartRanks& start,
+    const std::function<void(const MeshConfig& config, mesh::Transport* transport)>& body) {
+  const Node sources = merge_sources({.file = {}, .overrides = arguments.overrides});
+  const auto config = from_node<MeshConfig>(sources, "command line");
+  start({.device = device, .comm = config.comm}, [&](mesh::Transport* transport) {
+    with_places(sources, [&] {
+      body(config, transport);
+      return 0;
+    });
+  });
 }
 
 }  // namespace lehr::app

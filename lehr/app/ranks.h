@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lehr/base/command_line.h"
 #include "lehr/mesh/transport.h"
 #include "lehr/train/config.h"
 #include "lehr/train/ranks.h"
@@ -36,5 +37,12 @@ struct MeshConfig {
   void fields(FieldVisitor& v);
   void check(Problems& problems) const { parallelism.check(problems); }
 };
+
+/// Calls `body` on each rank of such a command with the keys on its command line, on `device`. Errors name their place.
+void on_ranks_of(
+    const Arguments& arguments,
+    const std::string& device,
+    const StartRanks& start,
+    const std::function<void(const MeshConfig& config, mesh::Transport* transport)>& body);
 
 }  // namespace lehr::app

@@ -12,7 +12,7 @@
 #include "lehr/base/suggest.h"
 #include "lehr/prune/score_model.h"
 #include "lehr/train/device.h"
-#include "lehr/train/precision.h"
+#include "lehr/train/load_on_ranks.h"
 #include "lehr/train/train_spec.h"
 
 namespace lehr::app {
@@ -88,13 +88,44 @@ prune::ScoreOptions score_options(const Options& options) {
                                                      : ExpertMethod::voting};
 }
 
-void write(train::TrainConfig config, const Options& options, const descriptor::ModelFamilies& families) {
+// A part is scored as a whole, where it is whole during a forward pass.
+void check_score_mesh(const train::Ranks& ranks) {
+  if (ranks.world_size() == 1) {
+    return;
+  }
+  const auto& mesh = ranks.context()->parameters();
+  const std::vector<std::pair<const char*, int64_t>> degrees{
+      {"tensor_parallel", mesh.tensor_parallel},
+      {"context_parallel", mesh.context_parallel},
+      {"expert_parallel", mesh.expert_parallel},
+      {"pipeline_parallel", mesh.pipeline_parallel},
+      {"data_parallel_replicate", mesh.data_parallel_replicate}};
+  for (const auto& [name, degree] : degrees) {
+    require(
+        degree == 1,
+        "parallelism.{}_degree: lehr score needs whole layers and sequences on each rank, and no replicas, so only "
+        "parallelism.data_parallel_shard_degree may exceed 1; expected 1, found {}",
+        name,
+        degree);
+  }
+}
+
+// One rank's part. Each rank holds a shard of the weights and scores all sequences, and the first one writes.
+void score_on(
+    train::TrainConfig config, const Options& options, const train::TrainSpecs& specs, mesh::Transport* transport) {
   const prune::ScoreOptions wanted = score_options(options);
-  prune::require_writable(options.output);
-  const at::Device device = train::choose_device(config.training.device);
+  const train::Ranks ranks = ranks_of(config.parallelism, transport);
+  ranks.require_same("config", to_toml(config));
+  check_score_mesh(ranks);
+  const at::Device device = train::choose_device(config.training.device, transport);
   config.data.repeat = false;
-  Logger log;
-  const auto [folder, opened, tokenizer, data, task] = open_model_and_data(config, options.model, families, log);
+  Logger log("", !ranks.is_main());
+  ModelAndData found;
+  ranks.main_first([&] {
+    prune::require_writable(options.output);
+    found = open_model_and_data(config, options.model, specs.families(), log);
+  });
+  const auto& [folder, opened, tokenizer, data, task] = found;
   require(
       !opened.has_adapters(),
       "{}: holds adapters, whose parts are those of their base; merge them into it first: lehr merge --adapter {}",
@@ -103,19 +134,21 @@ void write(train::TrainConfig config, const Options& options, const descriptor::
   require(
       !options.held_out || data.validation,
       "lehr score: --held-out: the config has no held-out data; set data.validation_fraction or data.validation_path");
-  const auto& descriptor = families.descriptor_of_hf_folder(folder);
-  const auto model = opened.load(device, train::compute_type(config.training));
+  const auto model = train::load_on_ranks(opened, specs, config, ranks, device);
 
   const auto rows = train::RowShare::all(std::min(config.validation.local_batch_size, options.max_rows));
-  const auto& source = options.held_out ? data.validation : data.train_once;
   prune::Scores scores = prune::score_model(
       *model,
-      descriptor,
-      {.task = *task,
-       .open = [&source, rows, most = options.max_rows] { return source(rows, most); },
+      specs.families().descriptor_of_hf_folder(folder),
+      {.task = *found.task,
+       .open =
+           [&] { return (options.held_out ? found.data.validation : found.data.train_once)(rows, options.max_rows); },
        .progress = [&](int64_t done, int64_t all) { log.live(fmt::format("scored {} of {} batches", done, all)); }},
       wanted);
   log.end_live();
+  if (!ranks.is_main()) {
+    return;
+  }
   scores.facts.set("model", Node(std::filesystem::weakly_canonical(folder).filename().string()));
   scores.facts.set("model_type", Node(opened.args->model_type()));
   Node layers = Node::make_list();
@@ -134,7 +167,7 @@ void write(train::TrainConfig config, const Options& options, const descriptor::
 }
 }  // namespace
 
-int score(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
+int score(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start) {
   Options options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
@@ -145,7 +178,9 @@ int score(const std::vector<std::string>& args, const train::TrainSpecs& specs) 
          "whole. lehr prune makes a smaller model of the parts with the highest scores.\n\n"
          "  lehr score CONFIG.toml --output scores                       # all kinds of parts that the model has\n"
          "  lehr score CONFIG.toml --output scores --kinds kv_heads,ffn  # only these\n\n"
-         "Batches have validation.local_batch_size sequences. docs/score.md has the formulas.\n\n" +
+         "Batches have validation.local_batch_size sequences. docs/score.md has the formulas.\n\n"
+         "A model that needs several devices is sharded over them; each scores all sequences:\n\n"
+         "  lehr launch -n 4 -- score CONFIG.toml --output scores\n\n" +
          arguments_help(ConfigObject::of(options)))
             .c_str(),
         stdout);
@@ -154,9 +189,11 @@ int score(const std::vector<std::string>& args, const train::TrainSpecs& specs) 
   require(arguments.positionals.size() == 1, "lehr score: expected one config file; see lehr score --help");
   const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = arguments.overrides});
   const auto config = from_node<train::TrainConfig>(sources, arguments.positionals[0]);
-  with_places(sources, [&] {
-    write(config, options, specs.families());
-    return 0;
+  start({.device = config.training.device, .comm = config.comm}, [&](mesh::Transport* transport) {
+    with_places(sources, [&] {
+      score_on(config, options, specs, transport);
+      return 0;
+    });
   });
   return 0;
 }

@@ -1,11 +1,14 @@
 // lehr verify --model DIR [--reference FILE] ...
 #include "lehr/train/verify.h"
 
+#include <atomic>
 #include <cstdio>
 
 #include "lehr/app/command.h"
 #include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
+#include "lehr/state/dtype.h"
 #include "lehr/state/safetensors_writer.h"
 #include "lehr/train/device.h"
 #include "lehr/train/train_spec.h"
@@ -31,9 +34,32 @@ struct Options {
     v.optional("rtol", rtol, "Additional tolerance relative to the expected value.", at_least(0));
   }
 };
+
+// One rank's part. All ranks compare the same tensors, and the first one prints the report.
+bool verify_on(
+    const Options& options, const MeshConfig& config, const train::TrainSpecs& specs, mesh::Transport* transport) {
+  const train::Ranks ranks = ranks_of(config.parallelism, transport);
+  train::VerifyOptions wanted{
+      .model = options.model,
+      .dtype = value_of(state::type_from_torch_name(options.dtype), "--dtype"),
+      .device = train::choose_device(options.device, transport),
+      .atol = options.atol,
+      .rtol = options.rtol};
+  if (options.reference) {
+    wanted.reference = *options.reference;
+  }
+  const train::VerifyReport report = train::verify_on_ranks(wanted, specs, config.parallelism, ranks);
+  if (ranks.is_main()) {
+    std::fputs(train::format_report(report).c_str(), stdout);
+    if (options.output) {
+      state::save_safetensors(*options.output, {report.computed.begin(), report.computed.end()});
+    }
+  }
+  return report.ok();
+}
 }  // namespace
 
-int verify(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
+int verify(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start) {
   Options options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
@@ -42,32 +68,23 @@ int verify(const std::vector<std::string>& args, const train::TrainSpecs& specs)
          "Runs the model on the inputs of a reference and compares every output, gradient and training step in it.\n"
          "Prints one line per tensor and exits with 3 if a difference exceeds its tolerance. docs/verify.md describes\n"
          "the format of a reference; example/reference/make_reference.py writes one for any Hugging Face language\n"
-         "model.\n\n" +
+         "model.\n\n"
+         "A model that needs several devices is sharded by lehr launch, torchrun, srun or mpirun, with the keys of a\n"
+         "config's [parallelism]; its outputs are compared, not gradients and training steps:\n\n"
+         "  lehr launch -n 2 -- verify --model DIR --parallelism.tensor_parallel_degree=2\n\n" +
          arguments_help(ConfigObject::of(options)))
             .c_str(),
         stdout);
     return 0;
   }
-  require(
-      arguments.positionals.empty() && arguments.overrides.empty(),
-      "lehr verify: takes options only; see lehr verify --help");
-  train::VerifyOptions verify_options{
-      .model = options.model,
-      .dtype = options.dtype == "float64"    ? at::kDouble
-               : options.dtype == "bfloat16" ? at::kBFloat16
-                                             : at::kFloat,
-      .device = train::choose_device(options.device),
-      .atol = options.atol,
-      .rtol = options.rtol};
-  if (options.reference) {
-    verify_options.reference = *options.reference;
-  }
-  const train::VerifyReport report = train::verify(verify_options, specs.families());
-  std::fputs(train::format_report(report).c_str(), stdout);
-  if (options.output) {
-    state::save_safetensors(*options.output, {report.computed.begin(), report.computed.end()});
-  }
-  return report.ok() ? 0 : 3;
+  require(arguments.positionals.empty(), "lehr verify: takes options only; see lehr verify --help");
+  std::atomic<bool> ok = true;
+  on_ranks_of(arguments, options.device, start, [&](const MeshConfig& config, mesh::Transport* transport) {
+    if (!verify_on(options, config, specs, transport)) {
+      ok = false;
+    }
+  });
+  return ok ? 0 : 3;
 }
 
 }  // namespace lehr::app

@@ -65,7 +65,7 @@ int64_t width_of(const ClassificationDataset& dataset, const SampleOrder& order,
   int64_t width = 1;
   const auto size = plan.rows_of(order.size());
   for (int64_t row = 0; row < plan.global_batch_size; ++row) {
-    const int64_t index = step * plan.global_batch_size + row;
+    const int64_t index = plan.first_sample(step) + row;
     if (!size || index < *size) {
       width = std::max(width, static_cast<int64_t>(dataset.example(order.at(index).sample).ids.size()));
     }
@@ -85,7 +85,7 @@ ClassificationBatch make_batch(
       .pooling_mask = at::zeros({plan.num_rows, width}, at::kBool),
       .labels = at::full({plan.num_rows}, kNoLabel, at::kLong)};
   for (int64_t row = 0; row < plan.num_rows; ++row) {
-    const int64_t index = step * plan.global_batch_size + plan.first_row + row;
+    const int64_t index = plan.first_sample(step) + plan.first_row + row;
     if (size && index >= *size) {
       continue;
     }

@@ -14,12 +14,12 @@ namespace {
 BatchPlan checked(const BatchPlan& plan) {
   require(
       plan.first_row >= 0 && plan.num_rows > 0 && plan.first_row + plan.num_rows <= plan.global_batch_size &&
-          plan.start_step >= 0,
-      "batch plan: sequences [{}, {}) of a global batch of {} from step {} on are inconsistent",
+          plan.start >= 0,
+      "batch plan: sequences [{}, {}) of a global batch of {} from sample {} on are inconsistent",
       plan.first_row,
       plan.first_row + plan.num_rows,
       plan.global_batch_size,
-      plan.start_step);
+      plan.start);
   return plan;
 }
 
@@ -29,15 +29,14 @@ std::optional<int64_t> BatchPlan::rows_of(std::optional<int64_t> dataset_size) c
   return dataset_size && max_rows ? std::min(*dataset_size, *max_rows) : dataset_size ? dataset_size : max_rows;
 }
 
-BatchPlan batch_plan_of_rank(int64_t global_batch_size, int64_t rank, int64_t num_ranks, int64_t start_step) {
+BatchPlan batch_plan_of_rank(int64_t global_batch_size, int64_t rank, int64_t num_ranks, int64_t start) {
   require(
       num_ranks > 0 && global_batch_size > 0 && global_batch_size % num_ranks == 0,
       "training.global_batch_size: {} sequences cannot be shared evenly by {} data-parallel ranks",
       global_batch_size,
       num_ranks);
   const int64_t local = global_batch_size / num_ranks;
-  return {
-      .global_batch_size = global_batch_size, .first_row = rank * local, .num_rows = local, .start_step = start_step};
+  return {.global_batch_size = global_batch_size, .first_row = rank * local, .num_rows = local, .start = start};
 }
 
 std::optional<int64_t> num_steps(std::optional<int64_t> dataset_size, int64_t global_batch_size, bool drop_last) {
@@ -67,7 +66,7 @@ Batch make_batch(const RowDataset& dataset, const BatchPlan& plan, int64_t step)
   for (int64_t i = 0; i < plan.num_rows; ++i) {
     const int64_t at = i * length;
     const RowSpan row{all.input_ids + at, all.labels + at, all.position_ids + at, all.document_ids + at};
-    const int64_t index = step * plan.global_batch_size + plan.first_row + i;
+    const int64_t index = plan.first_sample(step) + plan.first_row + i;
     // Past the end of finite data (drop_last = false).
     if (size && index >= *size) {
       fill_padding(length, 0, row);
@@ -84,14 +83,18 @@ Batch make_batch(const RowDataset& dataset, const BatchPlan& plan, int64_t step)
 
 std::function<std::optional<int64_t>()> steps_of(std::optional<int64_t> dataset_size, const BatchPlan& plan) {
   checked(plan);
-  const auto end = num_steps(plan.rows_of(dataset_size), plan.global_batch_size, plan.drop_last);
+  const auto rows = plan.rows_of(dataset_size);
+  const auto steps = [&](std::optional<int64_t> left) {
+    return num_steps(left, plan.global_batch_size, plan.drop_last);
+  };
   require(
-      !end || *end > 0,
+      !rows || steps(rows) > 0,
       "data: one pass has {} sequences, fewer than one global batch of {}. Set data.repeat = true, or reduce "
       "training.global_batch_size",
       dataset_size.value_or(0),
       plan.global_batch_size);
-  return [step = plan.start_step, end]() mutable { return end && step >= *end ? std::nullopt : std::optional(step++); };
+  const auto end = rows ? steps(std::max<int64_t>(*rows - plan.start, 0)) : std::nullopt;
+  return [step = int64_t{0}, end]() mutable { return end && step >= *end ? std::nullopt : std::optional(step++); };
 }
 
 BatchLoader::BatchLoader(std::shared_ptr<const RowDataset> dataset, BatchPlan plan, PrefetchOptions options)

@@ -12,12 +12,13 @@
 
 namespace lehr::data {
 
-/// The sequences of each global step that a loader returns. Sequence r of step n is sample n * global_batch_size + r.
+/// The sequences of each batch that a loader returns. Sequence r of batch n is sample start + n * global_batch_size +
+/// r.
 struct BatchPlan {
   int64_t global_batch_size = 0;
   int64_t first_row = 0;  ///< The local sequences are [first_row, first_row + num_rows) of every global batch.
   int64_t num_rows = 0;
-  int64_t start_step = 0;  ///< Counted from 0; on resume, the number of completed steps.
+  int64_t start = 0;  ///< Samples before the first batch: on resume, those that were read.
   /// For finite data that does not fill the last global batch: true drops the remainder; false fills the batch with
   /// sequences of padding (no labels), so that all data is seen.
   bool drop_last = true;
@@ -26,18 +27,20 @@ struct BatchPlan {
 
   /// Returns the number of sequences of a dataset of that size (nothing: endless) under this plan.
   std::optional<int64_t> rows_of(std::optional<int64_t> dataset_size) const;
+  /// Returns the sample of the first sequence of global batch `batch`.
+  int64_t first_sample(int64_t batch) const { return start + batch * global_batch_size; }
 };
 
 /// Returns the plan of one of `num_ranks` data-parallel ranks. The ranks share a global batch evenly, in order. Throws
 /// a usage error if they cannot.
-BatchPlan batch_plan_of_rank(int64_t global_batch_size, int64_t rank, int64_t num_ranks, int64_t start_step = 0);
+BatchPlan batch_plan_of_rank(int64_t global_batch_size, int64_t rank, int64_t num_ranks, int64_t start = 0);
 
 /// Returns the number of steps of `dataset`; nothing if it never ends.
 std::optional<int64_t> num_steps(std::optional<int64_t> dataset_size, int64_t global_batch_size, bool drop_last);
 
-/// The local sequences of one global step. All tensors are int64 on the CPU, (B, T); see RowSpan for their meaning.
+/// The local sequences of one global batch. All tensors are int64 on the CPU, (B, T); see RowSpan for their meaning.
 struct Batch {
-  int64_t step = 0;
+  int64_t step = 0;  ///< Counted from 0 at the start of the plan.
   at::Tensor input_ids;
   at::Tensor labels;
   at::Tensor position_ids;

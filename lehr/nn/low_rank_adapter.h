@@ -1,5 +1,8 @@
-// The interface of an adapter for tensor parallelism: one matrix for each side of the layer's weight.
+// The interface of an adapter for parallel styles: one matrix for each side of the layer's weight, and the dropout.
 #pragma once
+
+#include <cstdint>
+#include <vector>
 
 #include "lehr/nn/module.h"
 
@@ -16,6 +19,9 @@ class LowRankAdapter {
   /// Returns whether it drops elements of its input in training. Its masks follow a shard of the input's features, not
   /// one of its tokens.
   virtual bool drops() const = 0;
+  /// Makes the masks those of whole sequences from now on, if the inputs (B, T, in_features) hold the chunks with these
+  /// numbers of each sequence, of equal length and in this order. Default: {0}, whole sequences.
+  virtual void set_sequence_chunks(std::vector<int64_t> chunks) = 0;
 };
 
 }  // namespace lehr::nn

@@ -51,8 +51,8 @@ void LoraLinear::set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_
   dropout_first_row_ = first_row;
 }
 
-// Element c of token t of sequence r of the step's batch has index (r * T + t) * C + c in the stream, where C are all
-// features, even if this rank has a shard of them.
+// Element c of token t of sequence r of the step's batch has index t * C + c in the sequence's part of the stream,
+// where t counts from the start of the whole sequence and C are all features, even if this rank has a shard of them.
 at::Tensor LoraLinear::drop(const at::Tensor& input) const {
   require(
       input.dim() == 3,
@@ -69,8 +69,10 @@ at::Tensor LoraLinear::drop(const at::Tensor& input) const {
   const at::Tensor dropped = at::empty(input.sizes(), at::kBool);
   auto* out = dropped.data_ptr<bool>();
   constexpr int64_t kBlock = 1024;
-  // Runs of elements that follow each other in the stream: a whole sequence, or this rank's features of a token.
-  const int64_t run_size = input.size(2) == features ? input.size(1) * features : input.size(2);
+  // Runs of elements that follow each other in the stream: a chunk of a sequence, or this rank's features of a token.
+  const int64_t chunk_tokens = input.size(1) / static_cast<int64_t>(sequence_chunks_.size());
+  const int64_t run_tokens = input.size(2) == features ? chunk_tokens : 1;
+  const int64_t run_size = run_tokens * input.size(2);
   const int64_t runs = input.size(1) * input.size(2) / std::max<int64_t>(1, run_size);  // per sequence
   const int64_t blocks = (run_size + kBlock - 1) / kBlock;                              // per run
   const double p = settings_.dropout;
@@ -80,7 +82,10 @@ at::Tensor LoraLinear::drop(const at::Tensor& input) const {
       const int64_t run = block / blocks;
       const int64_t start = block % blocks * kBlock;
       const int64_t count = std::min(kBlock, run_size - start);
-      const int64_t place = run % runs * features + first_feature + start;  // in the sequence
+      const int64_t token = run % runs * run_tokens;  // among those of this rank, and then in the sequence
+      const int64_t position =
+          sequence_chunks_[static_cast<size_t>(token / chunk_tokens)] * chunk_tokens + token % chunk_tokens;
+      const int64_t place = position * features + first_feature + start;
       const uint64_t first = nn::dropout_row(dropout_first_row_ + run / runs) + static_cast<uint64_t>(place);
       random.fill_uniform(first, count, draws.data());
       std::transform(

@@ -1,7 +1,6 @@
 #include "lehr/plan/search_space.h"
 
 #include "lehr/base/error.h"
-#include "lehr/train/float8.h"
 
 namespace lehr::plan {
 
@@ -27,8 +26,7 @@ std::vector<MeshPoint> all_meshes(
   std::vector<MeshPoint> points;
   for (const int64_t tp : divisors(devices)) {
     for (const int64_t cp : divisors(devices / tp)) {
-      if (training.seq_len % ((cp > 1 ? 2 * cp : 1) * tp) != 0 ||
-          !train::float8_problem(config.float8, {.context_parallel = cp, .tensor_parallel = tp}).empty()) {
+      if (training.seq_len % ((cp > 1 ? 2 * cp : 1) * tp) != 0) {
         continue;
       }
       for (const int64_t pp : divisors(devices / tp / cp)) {

@@ -3,6 +3,7 @@
 #include "lehr/base/error.h"
 #include "lehr/nn/attention.h"
 #include "lehr/nn/gated_delta_net.h"
+#include "lehr/nn/low_rank_adapter.h"
 #include "lehr/shard/context_attention.h"
 
 namespace lehr::shard {
@@ -82,6 +83,18 @@ void parallelize_context(mesh::DistributedContext& context, torch::nn::Module& m
   replace_core(module);
   for (const auto& below : module.modules(/*include_self=*/false)) {
     replace_core(*below);
+  }
+}
+
+void follow_whole_sequences(const mesh::DistributedContext& context, const torch::nn::Module& root) {
+  const int64_t ranks = context.size(mesh::axis::cp), rank = context.index(mesh::axis::cp);
+  if (ranks == 1) {
+    return;
+  }
+  for (const auto& module : root.modules(/*include_self=*/false)) {
+    if (auto* adapter = dynamic_cast<nn::LowRankAdapter*>(module.get())) {
+      adapter->set_sequence_chunks({context_chunk(0, rank, ranks), context_chunk(1, rank, ranks)});
+    }
   }
 }
 

@@ -61,12 +61,12 @@ class ClassificationStream : public BatchStream {
 
 // Training steps are never padded; validation reads all held-out sequences.
 data::BatchPlan plan_of(
-    const RowShare& rows, int64_t start_step, bool drop_last, std::optional<int64_t> max_rows = std::nullopt) {
+    const RowShare& rows, int64_t start, bool drop_last, std::optional<int64_t> max_rows = std::nullopt) {
   return {
       .global_batch_size = rows.global,
       .first_row = rows.first,
       .num_rows = rows.count,
-      .start_step = start_step,
+      .start = start,
       .drop_last = drop_last,
       .max_rows = max_rows};
 }
@@ -104,7 +104,7 @@ RunData open_run_data(
   if (!classification) {
     const data::LanguageData opened = data::open_data(config.data, tokenizer, options);
     run.fingerprint = opened.train->fingerprint();
-    run.num_steps = [train = opened.train](int64_t rows) { return data::num_steps(train->size(), rows, true); };
+    run.num_train_rows = opened.train->size();
     run.train = [train = opened.train, prefetch](const RowShare& rows, int64_t start) {
       return std::make_unique<LanguageStream>(train, plan_of(rows, start, true), prefetch);
     };
@@ -134,9 +134,7 @@ RunData open_run_data(
       config.training.num_labels);
   const data::SampleOrder::Options order{.seed = seed, .shuffle = config.data.shuffle, .repeat = config.data.repeat};
   run.fingerprint = opened.train->fingerprint(order);
-  run.num_steps = [train = opened.train, order](int64_t rows) {
-    return data::num_steps(order.repeat ? std::nullopt : std::optional(train->size()), rows, true);
-  };
+  run.num_train_rows = order.repeat ? std::nullopt : std::optional(opened.train->size());
   run.train = [train = opened.train, order, prefetch](const RowShare& rows, int64_t start) {
     return std::make_unique<ClassificationStream>(train, order, plan_of(rows, start, true), prefetch);
   };

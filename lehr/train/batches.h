@@ -24,13 +24,13 @@ class BatchStream {
 
 /// A run's data, opened and checked.
 struct RunData {
-  /// Number of steps of `rows` sequences in the training data; nullopt if it repeats forever.
-  std::function<std::optional<int64_t>(int64_t rows)> num_steps;
+  /// Number of sequences in one pass over the training data; nullopt if it repeats forever.
+  std::optional<int64_t> num_train_rows;
   /// Identifies the sequences and their order.
   uint64_t fingerprint = 0;
-  /// Batches from step `start_step` (0-based) on; finite or endless according to data.repeat. The order of sequences
-  /// depends only on the seed and `rows.global`, not on how ranks share them.
-  std::function<std::unique_ptr<BatchStream>(const RowShare& rows, int64_t start_step)> train;
+  /// Batches from the sequence `start` (0-based) of the order on; finite or endless according to data.repeat. The order
+  /// depends on the seed only, not on the size of batches or on how ranks share them.
+  std::function<std::unique_ptr<BatchStream>(const RowShare& rows, int64_t start)> train;
   /// All training data once, or its first `max_rows` sequences, including a last batch that is not full. Requires
   /// data.repeat = false.
   std::function<std::unique_ptr<BatchStream>(const RowShare& rows, std::optional<int64_t> max_rows)> train_once;

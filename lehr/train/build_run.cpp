@@ -18,6 +18,7 @@
 #include "lehr/train/model_counts.h"
 #include "lehr/train/precision.h"
 #include "lehr/train/run.h"
+#include "lehr/train/run_changes.h"
 #include "lehr/train/run_model.h"
 #include "lehr/train/run_peak.h"
 #include "lehr/train/run_recompute.h"
@@ -113,12 +114,7 @@ void open_data(Run& run) {
   require(
       !run.config.validation.enable || run.data.validation,
       "validation.enable: there is no held-out data; set data.validation_fraction or data.validation_path");
-  run.state = {
-      .seed = run.config.debug.seed,
-      .rows_per_step = run.config.training.rows_per_step(),
-      .seq_len = run.config.training.seq_len,
-      .optimizer = optim::name_of(run.config.optimizer.name),
-      .data_fingerprint = fmt::format("{:016x}", run.data.fingerprint)};
+  run.state = new_run_state(run.config, run.data.fingerprint);
 }
 
 // After the model, so that a model that does not fit is reported without loading its teacher.

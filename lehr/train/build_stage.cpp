@@ -3,6 +3,8 @@
 #include "lehr/base/error.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/inject.h"
+#include "lehr/shard/context_parallel.h"
+#include "lehr/shard/float8_scales.h"
 #include "lehr/shard/plan_check.h"
 #include "lehr/train/float8.h"
 #include "lehr/train/precision.h"
@@ -65,6 +67,8 @@ shard::FullySharded lay_out_stage(
            .compute_device = compute_device},
       .context_method = config.parallelism.context_parallel_rotate_method};
   shard::FullySharded sharded = spec.parallelize(context, model, options);
+  shard::float8_scales_over_ranks(model, context);
+  shard::follow_whole_sequences(context, model);
   const int64_t hidden_size = stage.is_current_stage_first() ? 0 : hidden_size_of(model, config.training.seq_len);
   shard::check_plan(context, model, {.hidden_size = hidden_size});
   return sharded;

@@ -131,6 +131,7 @@ struct CheckpointConfig {
   bool initial_load_model_only = true;
   bool initial_load_strict = true;
   std::vector<std::string> exclude_from_loading = {};
+  std::vector<std::string> allow_changes = {};
   std::string async_mode = "async";
   int64_t max_shard_size_mb = 5000;
   void fields(FieldVisitor& v);
@@ -145,6 +146,7 @@ struct CheckpointConfig {
 
  private:
   void check_exclusions(Problems& problems) const;
+  void check_changes(Problems& problems) const;
 };
 
 struct MetricsConfig {

@@ -12,6 +12,17 @@ namespace lehr::train {
 namespace {
 // The parts of a checkpoint other than weights, by torchtitan's names.
 const std::vector<std::string> kParts{"optimizer", "lr_scheduler", "dataloader", "train_state"};
+// The settings that a run may change when it resumes.
+const std::vector<std::string> kChanges{"batch_size", "seq_len", "data", "steps"};
+
+bool contains(const std::vector<std::string>& words, const std::string& word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {
+  const auto nearest = suggest(word, known);
+  return nearest ? ", did you mean \"" + *nearest + "\"?" : "";
+}
 }  // namespace
 
 void CheckpointConfig::fields(FieldVisitor& v) {
@@ -45,6 +56,11 @@ void CheckpointConfig::fields(FieldVisitor& v) {
       "Parts not to load from initial_load_path (optimizer, lr_scheduler, dataloader, train_state), and regular "
       "expressions that match whole names of weights, such as \"lm_head\\\\.weight\".");
   v.optional(
+      "allow_changes",
+      allow_changes,
+      "Settings that may differ from those of the checkpoint that the run continues from: batch_size "
+      "(training.global_batch_size), seq_len, data (the section [data]), steps (training.steps).");
+  v.optional(
       "async_mode",
       async_mode,
       "async: write checkpoints in the background. disabled: training waits for the disk.",
@@ -57,14 +73,14 @@ void CheckpointConfig::fields(FieldVisitor& v) {
 }
 
 bool CheckpointConfig::excludes(const std::string& part) const {
-  return std::find(exclude_from_loading.begin(), exclude_from_loading.end(), part) != exclude_from_loading.end();
+  return contains(exclude_from_loading, part);
 }
 
 std::vector<std::string> CheckpointConfig::excluded_weights() const {
   std::vector<std::string> patterns;
   std::copy_if(
       exclude_from_loading.begin(), exclude_from_loading.end(), std::back_inserter(patterns), [](const auto& entry) {
-        return std::find(kParts.begin(), kParts.end(), entry) == kParts.end();
+        return !contains(kParts, entry);
       });
   return patterns;
 }
@@ -72,7 +88,7 @@ std::vector<std::string> CheckpointConfig::excluded_weights() const {
 void CheckpointConfig::check_exclusions(Problems& problems) const {
   const std::string key = "checkpoint.exclude_from_loading";
   for (const std::string& entry : exclude_from_loading) {
-    if (std::find(kParts.begin(), kParts.end(), entry) != kParts.end()) {
+    if (contains(kParts, entry)) {
       if (initial_load_model_only) {
         problems.add(key, "\"" + entry + "\" is not loaded anyway, unless checkpoint.initial_load_model_only is false");
       }
@@ -80,10 +96,9 @@ void CheckpointConfig::check_exclusions(Problems& problems) const {
     }
     // Names of weights contain dots, so a plain word is a misspelled part.
     if (std::all_of(entry.begin(), entry.end(), [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; })) {
-      const auto nearest = suggest(entry, kParts);
       problems.add(
           key,
-          "\"" + entry + "\" is not a part of a checkpoint" + (nearest ? ", did you mean \"" + *nearest + "\"?" : "") +
+          "\"" + entry + "\" is not a part of a checkpoint" + did_you_mean(entry, kParts) +
               "; expected optimizer, lr_scheduler, dataloader, train_state, or a regular expression for names of "
               "weights, such as \"lm_head\\\\.weight\"");
       continue;
@@ -92,6 +107,17 @@ void CheckpointConfig::check_exclusions(Problems& problems) const {
       const std::regex compiled(entry);
     } catch (const std::regex_error& error) {
       problems.add(key, "\"" + entry + "\" is not a regular expression: " + error.what());
+    }
+  }
+}
+
+void CheckpointConfig::check_changes(Problems& problems) const {
+  for (const std::string& word : allow_changes) {
+    if (!contains(kChanges, word)) {
+      problems.add(
+          "checkpoint.allow_changes",
+          "\"" + word + "\" is not a setting that may change" + did_you_mean(word, kChanges) +
+              "; expected batch_size, seq_len, data or steps");
     }
   }
 }
@@ -108,6 +134,7 @@ void CheckpointConfig::check_adapters(Problems& problems) const {
 
 void CheckpointConfig::check(Problems& problems) const {
   check_exclusions(problems);
+  check_changes(problems);
   if (!initial_load_path) {
     const std::string reason = "has no effect without checkpoint.initial_load_path; set that too";
     if (!initial_load_model_only) {

@@ -96,7 +96,7 @@ void visit_exchanges(ParallelismConfig& c, FieldVisitor& v) {
       "fsdp_cpu_offload",
       c.fsdp_cpu_offload,
       "Keep parameters, gradients and optimizer state in host memory: a layer's parameters are copied to the device "
-      "when it computes, and the optimizer runs on the CPU. Saves device memory, slows steps; needs several ranks.");
+      "when it computes, and the optimizer runs on the CPU. Saves device memory, slows steps.");
   v.choice(
       "context_parallel_rotate_method",
       c.context_parallel_rotate_method,

@@ -79,22 +79,6 @@ void check_float8(const Float8Config& config, const std::vector<std::shared_ptr<
       ops::kFloat8Multiple);
 }
 
-std::string float8_problem(const Float8Config& config, const mesh::DeviceMeshParameters& mesh) {
-  if (config.enable && mesh.tensor_parallel > 1) {
-    return fmt::format(
-        "float8.enable: a scale depends on a whole row, which tensor parallelism splits over ranks, so results would "
-        "depend on the mesh; set parallelism.tensor_parallel_degree to 1, found {}",
-        mesh.tensor_parallel);
-  }
-  if (config.enable && mesh.context_parallel > 1 && config.recipe == Float8Recipe::rowwise) {
-    return fmt::format(
-        "float8.recipe: \"rowwise\" has wgrad scales over all tokens of a forward pass, which context parallelism "
-        "splits over ranks; set \"rowwise_with_gw_hp\", or parallelism.context_parallel_degree to 1, found {}",
-        mesh.context_parallel);
-  }
-  return "";
-}
-
 std::string describe_float8(const Float8Config& config, const nn::Model& model, at::Device device) {
   const nn::Float8Layers layers = nn::float8_layers(model);
   std::string text = fmt::format(

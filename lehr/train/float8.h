@@ -1,11 +1,10 @@
-// Application of the [float8] section to a run: the layers that compute in float8, and the supported meshes.
+// Application of the [float8] section to a run: the layers that compute in float8.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "lehr/mesh/distributed_context.h"
 #include "lehr/nn/model.h"
 #include "lehr/train/config.h"
 
@@ -18,9 +17,6 @@ void use_float8(const Float8Config& config, nn::Model& model);
 /// Checks the result of use_float8 for the whole model or all of its stages. Throws a usage error for a pattern of
 /// config.exclude that matches the whole name of no linear layer, and if no layer computes in float8.
 void check_float8(const Float8Config& config, const std::vector<std::shared_ptr<nn::Model>>& stages);
-
-/// Returns the reason why float8 training is not supported on this mesh, with the remedy; empty if it is supported.
-std::string float8_problem(const Float8Config& config, const mesh::DeviceMeshParameters& mesh);
 
 /// A summary for the start-up report: "28 of 29 linear layers, rowwise; ...".
 std::string describe_float8(const Float8Config& config, const nn::Model& model, at::Device device);

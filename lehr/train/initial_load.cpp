@@ -2,9 +2,7 @@
 
 #include <fmt/ranges.h>
 
-#include "lehr/base/config.h"
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
 #include "lehr/base/log.h"
 #include "lehr/base/open_file.h"
 #include "lehr/base/value_of.h"
@@ -58,7 +56,12 @@ RunState read_state(const fs::path& folder) {
       "checkpoint.initial_load_path: {} is not a checkpoint of a run (trainer.json, optimizer.safetensors), which "
       "checkpoint.initial_load_model_only = false requires",
       folder.string());
-  return from_node<RunState>(parse_json_file(file), file.string());
+  return read_run_state(folder);
+}
+
+// What can be done instead of taking over a part of the other run.
+std::string without(const char* part) {
+  return fmt::format("add \"{}\" to checkpoint.exclude_from_loading to start without it", part);
 }
 
 void tell(Logger& log, const fs::path& folder, const char* what, const std::vector<std::string>& names) {
@@ -83,62 +86,44 @@ bool InitialLoad::takes(const std::string& part) const {
   return then_ && !config_.checkpoint.excludes(part);
 }
 
+int64_t InitialLoad::data_position(const ConfiguredRun& now) const {
+  const RunState& then = value_of(then_, "the state of checkpoint.initial_load_path");
+  return takes("dataloader") ? continued_data_position(then, now, folder_, without("dataloader")) : 0;
+}
+
 // The position of parts that are not taken over starts at 0, so it may differ from the other run's.
-RunState InitialLoad::joined(const RunState& now) const {
+RunState InitialLoad::joined(const ConfiguredRun& now) const {
+  RunState state = now.start;
   if (!then_) {
-    return now;
+    return state;
   }
-  RunState state = now;
   if (takes("train_state")) {
     state.step = then_->step;
     state.num_tokens = then_->num_tokens;
     state.skipped = then_->skipped;
   }
-  state.data_ahead = (takes("dataloader") ? then_->step + then_->data_ahead : 0) - state.step;
+  state.sequences_read = data_position(now);
   state.schedule_ahead = (takes("lr_scheduler") ? then_->step + then_->schedule_ahead : 0) - state.step;
   return state;
 }
 
-void InitialLoad::check(const nn::Model& model, const RunState& now) const {
+void InitialLoad::check(const nn::Model& model, const ConfiguredRun& now) const {
   const state::StateMap map = checkpoint_map(args_, reader_);
   named(rules_, [&] { check_checkpoint(map, parameter_specs(model), reader_, with_state(rules_, model, map)); });
   if (!then_) {
     return;  // only weights are loaded
   }
   const RunState& theirs = *then_;
-  const auto exclude = [&](const char* part) {
-    return fmt::format("add \"{}\" to checkpoint.exclude_from_loading to start without it", part);
-  };
   if (takes("optimizer")) {
     require(
-        theirs.optimizer.empty() || theirs.optimizer == now.optimizer,
+        theirs.optimizer.empty() || theirs.optimizer == now.start.optimizer,
         "optimizer.name: {} was trained with {}, the config says {}; {}",
         folder_.string(),
         theirs.optimizer,
-        now.optimizer,
-        exclude("optimizer"));
+        now.start.optimizer,
+        without("optimizer"));
   }
-  if (takes("dataloader")) {
-    const auto same = [&](const char* key, int64_t then, int64_t wanted) {
-      require(
-          then == wanted,
-          "{}: the run of {} had {}, the config says {}, which would change the order of data; {}",
-          key,
-          folder_.string(),
-          then,
-          wanted,
-          exclude("dataloader"));
-    };
-    same("debug.seed", theirs.seed, now.seed);
-    same("training.global_batch_size", theirs.rows_per_step, now.rows_per_step);
-    same("training.seq_len", theirs.seq_len, now.seq_len);
-    require(
-        theirs.data_fingerprint.empty() || theirs.data_fingerprint == now.data_fingerprint,
-        "data: the run of {} read different data than [data] describes now (files, weights, packing, data.seed or "
-        "the share held out for validation); {}",
-        folder_.string(),
-        exclude("dataloader"));
-  }
+  data_position(now);
   if (takes("train_state")) {
     require(
         theirs.step <= config_.training.steps,
@@ -146,7 +131,7 @@ void InitialLoad::check(const nn::Model& model, const RunState& now) const {
         theirs.step,
         folder_.string(),
         config_.training.steps,
-        exclude("train_state"));
+        without("train_state"));
   }
 }
 
@@ -154,7 +139,7 @@ RunState InitialLoad::load(
     nn::Model& model,
     optim::Optimizer& optimizer,
     mesh::DistributedContext* mesh,
-    const RunState& now,
+    const ConfiguredRun& now,
     Logger& log) const {
   const auto seed = static_cast<uint64_t>(config_.debug.seed);
   const StartedWeights weights =

@@ -10,7 +10,7 @@
 #include "lehr/optim/optimizer.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/config.h"
-#include "lehr/train/run_checkpoint.h"
+#include "lehr/train/run_changes.h"
 #include "lehr/train/weights.h"
 
 namespace lehr {
@@ -29,23 +29,25 @@ class InitialLoad {
 
   /// Throws the usage errors of load that the headers of the files suffice for: weights that do not fit, a pattern that
   /// matches no weight, state of another optimizer or other data than `now`'s. `model` may be on meta.
-  void check(const nn::Model& model, const RunState& now) const;
+  void check(const nn::Model& model, const ConfiguredRun& now) const;
 
   /// Returns the run state after `load`: the parts taken over from the other run, and `now` for the rest.
-  RunState joined(const RunState& now) const;
+  RunState joined(const ConfiguredRun& now) const;
 
-  /// Fills the model, and the (allocated) optimizer if its state is taken over. Returns the new run state: `now`, or,
-  /// without checkpoint.initial_load_model_only, the other run's step and its positions in the data and the schedule,
-  /// except for parts in checkpoint.exclude_from_loading. Parts that are initialized as in a new run are logged.
+  /// Fills the model, and the (allocated) optimizer if its state is taken over. Returns the new run state: that of a
+  /// new run, or, without checkpoint.initial_load_model_only, the other run's step and its positions in the data and
+  /// the schedule, except for parts in checkpoint.exclude_from_loading. Parts that are initialized as in a new run are
+  /// logged.
   RunState load(
       nn::Model& model,
       optim::Optimizer& optimizer,
       mesh::DistributedContext* mesh,
-      const RunState& now,
+      const ConfiguredRun& now,
       Logger& log) const;
 
  private:
   bool takes(const std::string& part) const;
+  int64_t data_position(const ConfiguredRun& now) const;
 
   const TrainConfig& config_;
   const descriptor::ModelArgs& args_;

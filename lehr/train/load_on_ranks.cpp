@@ -1,10 +1,13 @@
 #include "lehr/train/load_on_ranks.h"
 
 #include <numeric>
+#include <utility>
 
+#include "lehr/base/error.h"
 #include "lehr/peft/inject.h"
 #include "lehr/shard/fully_shard.h"
 #include "lehr/train/build_stage.h"
+#include "lehr/train/mesh_rules.h"
 #include "lehr/train/precision.h"
 #include "lehr/train/stage_layout.h"
 #include "lehr/train/staged_model.h"
@@ -71,6 +74,47 @@ std::shared_ptr<nn::Model> load_on_ranks(
   });
   sharded.reset();
   return model;
+}
+
+namespace {
+void check_whole_sequences(const descriptor::ModelArgs& args, const Ranks& ranks) {
+  if (ranks.world_size() == 1) {
+    return;
+  }
+  const auto& mesh = ranks.context()->parameters();
+  require(
+      mesh.context_parallel == 1,
+      "parallelism.context_parallel_degree: generation and verification need whole sequences, of which a rank would "
+      "have a part; expected 1, found {}",
+      mesh.context_parallel);
+  require(
+      mesh.data_parallel_replicate == 1,
+      "parallelism.data_parallel_replicate_degree: replicas would all do the same work; expected 1, found {}",
+      mesh.data_parallel_replicate);
+  // A sequence of any length: it is padded.
+  const TaskKind task =
+      args.head() == descriptor::Head::classification ? TaskKind::classification : TaskKind::causal_lm;
+  check_model_on_mesh(task, mesh.tensor_parallel, args, mesh);
+}
+
+Precision precision_of(at::ScalarType dtype) {
+  return dtype == at::kDouble ? Precision::float64 : dtype == at::kBFloat16 ? Precision::bfloat16 : Precision::float32;
+}
+}  // namespace
+
+std::shared_ptr<nn::Model> load_for_whole_sequences(
+    const ModelFolder& folder,
+    const TrainSpecs& specs,
+    const ParallelismConfig& parallelism,
+    at::ScalarType dtype,
+    const Ranks& ranks,
+    at::Device device) {
+  check_whole_sequences(*folder.args, ranks);
+  TrainConfig config;
+  config.parallelism = parallelism;
+  config.training.dtype = precision_of(dtype);
+  config.training.seq_len = ranks.sequence_parts();
+  return load_on_ranks(folder, specs, std::move(config), ranks, device);
 }
 
 }  // namespace lehr::train

@@ -1,4 +1,4 @@
-// A model folder loaded over the ranks of a mesh, for evaluation and generation.
+// A model folder loaded over the ranks of a mesh, for evaluation, generation and verification.
 #pragma once
 
 #include <memory>
@@ -15,5 +15,16 @@ namespace lehr::train {
 /// name the key before memory is allocated.
 std::shared_ptr<nn::Model> load_on_ranks(
     const ModelFolder& folder, const TrainSpecs& specs, TrainConfig config, const Ranks& ranks, at::Device device);
+
+/// Loads the model for work on the same whole sequences of any length on all ranks, which pad them (generate.h,
+/// verify.h), in float32, float64 or bfloat16. Throws a usage error, besides those of load_on_ranks, for ranks that
+/// would have parts of sequences, and for replicas.
+std::shared_ptr<nn::Model> load_for_whole_sequences(
+    const ModelFolder& folder,
+    const TrainSpecs& specs,
+    const ParallelismConfig& parallelism,
+    at::ScalarType dtype,
+    const Ranks& ranks,
+    at::Device device);
 
 }  // namespace lehr::train

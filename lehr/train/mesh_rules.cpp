@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include "lehr/base/error.h"
-#include "lehr/train/float8.h"
 
 namespace lehr::train {
 
@@ -77,26 +76,16 @@ void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, co
       training.local_batch_size,
       row_ranks,
       training.global_batch_size);
-  require(
-      ranks.world_size() > 1 || !config.parallelism.fsdp_cpu_offload,
-      "parallelism.fsdp_cpu_offload: requires several ranks, because a model on one rank is not sharded; start several "
-      "ranks, or remove this key");
   if (ranks.world_size() == 1) {
     return;
   }
   const auto& mesh = ranks.context()->parameters();
   check_model_on_mesh(training.task, training.seq_len, args, mesh);
   check_pipeline(config);
-  const std::string problem = float8_problem(config.float8, mesh);
-  require(problem.empty(), "{}", problem);
   require(
       !config.sample.prompt || mesh.context_parallel == 1,
       "sample.prompt: generation adds tokens to whole sequences, of which a rank of context_parallel has a part; "
       "remove this key, and use lehr generate on a checkpoint");
-  require(
-      !config.peft.has_adapters() || config.peft.dropout == 0 || mesh.context_parallel == 1,
-      "peft.dropout: adapter dropout is not supported with context_parallel; set peft.dropout to 0 or "
-      "parallelism.context_parallel_degree to 1");
 }
 
 }  // namespace lehr::train

@@ -8,6 +8,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/data/packing.h"
+#include "lehr/mesh/thread_transport.h"
 #include "lehr/mesh/watchdog.h"
 #include "lehr/nn/head.h"
 #include "lehr/ops/attention/attention_sequences.h"
@@ -71,7 +72,12 @@ mesh::DeviceMeshParameters mesh_of(const ParallelismConfig& config, int64_t worl
 
 Ranks::Ranks(const ParallelismConfig& config, mesh::Transport* transport) {
   const auto mesh = mesh_of(config, transport != nullptr ? transport->world_size() : 1);
-  if (transport != nullptr && transport->world_size() > 1) {
+  const bool several = transport != nullptr && transport->world_size() > 1;
+  if (!several && config.fsdp_cpu_offload) {
+    own_transport_ = mesh::thread_transport(mesh::make_thread_hub(1), 0);
+    transport = own_transport_.get();
+  }
+  if (several || own_transport_) {
     context_ = std::make_unique<mesh::DistributedContext>(mesh, *transport);
   }
 }

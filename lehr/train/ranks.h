@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lehr/mesh/distributed_context.h"
+#include "lehr/mesh/transport.h"
 #include "lehr/train/config.h"
 #include "lehr/train/task.h"
 
@@ -30,11 +31,12 @@ class Ranks {
  public:
   /// One device.
   Ranks() = default;
-  /// The ranks that `transport` connects, which must outlive the object; one device if it is null. Throws as mesh_of
-  /// does.
+  /// The ranks that `transport` connects, which must outlive the object; one device if it is null or connects one rank.
+  /// With parallelism.fsdp_cpu_offload one device is a mesh of one rank, whose weights are sharded over itself. Throws
+  /// as mesh_of does.
   Ranks(const ParallelismConfig& config, mesh::Transport* transport);
 
-  /// Null on one device.
+  /// Null on one device that is no mesh.
   mesh::DistributedContext* context() const { return context_.get(); }
   int64_t world_size() const { return context_ ? context_->world_size() : 1; }
   /// True on the one rank that logs, and writes data that is no tensor.
@@ -82,6 +84,7 @@ class Ranks {
 
  private:
   std::string from_main(const std::string& what, const std::function<std::string()>& make) const;
+  std::unique_ptr<mesh::Transport> own_transport_;  // of a mesh of one rank
   std::unique_ptr<mesh::DistributedContext> context_;
 };
 

@@ -9,7 +9,6 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
-#include "lehr/base/open_file.h"
 #include "lehr/base/value_of.h"
 #include "lehr/data/tokenizer_file.h"
 #include "lehr/peft/adapter_folder.h"
@@ -21,24 +20,11 @@
 #include "lehr/train/non_finite.h"
 #include "lehr/train/precision.h"
 #include "lehr/train/rank_share.h"
+#include "lehr/train/run_changes.h"
 #include "lehr/train/store_coordinator.h"
 #include "lehr/train/weights.h"
 
 namespace lehr::train {
-
-void RunState::fields(FieldVisitor& v) {
-  v.required("step", step, "Completed optimizer steps.", at_least(0));
-  v.required("num_tokens", num_tokens, "Tokens trained on, without padding.", at_least(0));
-  v.required("skipped", skipped, "Updates that were skipped because a value was not finite.", at_least(0));
-  v.optional("data_ahead", data_ahead, "Steps of data that another run read before step 0.");
-  v.optional("schedule_ahead", schedule_ahead, "Steps of the schedule that another run completed before step 0.");
-  v.required("seed", seed, "Seed of the run.");
-  v.required("rows_per_step", rows_per_step, "Sequences per optimizer step.", positive());
-  v.required("seq_len", seq_len, "Tokens per sequence.", positive());
-  v.optional("optimizer", optimizer, "The value of optimizer.name.");
-  v.optional("data_fingerprint", data_fingerprint, "Identifies the data and its order.");
-  v.optional("base_fingerprint", base_fingerprint, "Identifies the base weights of adapters.");
-}
 
 namespace {
 
@@ -146,7 +132,7 @@ std::optional<std::filesystem::path> RunCheckpoints::find() {
   return found.folder;
 }
 
-RunState RunCheckpoints::load(const std::filesystem::path& folder, const RunState& now) {
+RunState RunCheckpoints::load(const std::filesystem::path& folder, const ConfiguredRun& now) {
   // Called before anything that can fail on one rank alone, because all ranks must call it.
   const auto entries = all_of("optimizer", share_of_optimizer(optimizer_, model_, mesh_).all);
   RunState state;
@@ -155,42 +141,21 @@ RunState RunCheckpoints::load(const std::filesystem::path& folder, const RunStat
 }
 
 RunState RunCheckpoints::load_here(
-    const std::filesystem::path& folder, const RunState& now, const std::vector<state::TensorInfo>& entries) {
-  const std::string file = path_beneath(folder, "trainer.json").string();
-  const auto state = from_node<RunState>(parse_json_file(file), file);
-  const TrainingConfig& training = config_.training;
-  const std::string advice = fmt::format(
-      "that would change the order of data. Keep it, or start a new run in another job.dump_folder with "
-      "checkpoint.initial_load_path = \"{}\"",
-      folder.string());
-  auto same = [&](const char* key, int64_t wanted, int64_t then) {
-    require(wanted == then, "{}: the run so far had {} = {}, the config says {}; {}", file, key, then, wanted, advice);
-  };
-  same("debug.seed", now.seed, state.seed);
-  same("sequences per step (training.global_batch_size)", now.rows_per_step, state.rows_per_step);
-  same("training.seq_len", now.seq_len, state.seq_len);
+    const std::filesystem::path& folder, const ConfiguredRun& now, const std::vector<state::TensorInfo>& entries) {
+  const RunState then = read_run_state(folder);
+  RunState state = resumed_state(then, now, folder);
+  require_same_peft(folder, then, now.start);
+  require_same_shape(
+      folder / config_file(),
+      args_.to_hf_config(state::torch_name(weights_type())),
+      "keep it, or start a new run in another job.dump_folder");
   require(
-      state.optimizer.empty() || state.optimizer == now.optimizer,
-      "optimizer.name: the run so far trained with {} ({}), the config says {}; keep it, or start a new run in another "
-      "job.dump_folder with checkpoint.initial_load_path = \"{}\"",
-      state.optimizer,
-      file,
-      now.optimizer,
-      folder.string());
-  require(
-      state.data_fingerprint.empty() || state.data_fingerprint == now.data_fingerprint,
-      "{}: the run so far read different data than [data] describes now (files, weights, packing, data.seed or the "
-      "share held out for validation); {}",
-      file,
-      advice);
-  require_same_peft(folder, state, now);
-  require_same_shape(folder / config_file(), args_.to_hf_config(state::torch_name(weights_type())), advice);
-  require(
-      state.step <= training.steps,
+      state.step <= config_.training.steps,
       "training.steps: {} steps are complete in {}, which is more than the {} of this run",
       state.step,
       folder.string(),
-      training.steps);
+      config_.training.steps);
+  check_schedule_steps(then, now, folder);
 
   const std::string stem = config_.peft.has_adapters() ? peft::kAdapterStem : "model";
   load_weights(model_, map_, state::WeightReader(folder, stem, state::Reading::once));

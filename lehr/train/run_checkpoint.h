@@ -16,6 +16,7 @@
 #include "lehr/peft/stored_names.h"
 #include "lehr/state/safetensors_header.h"
 #include "lehr/train/config.h"
+#include "lehr/train/run_state.h"
 
 namespace lehr::mesh {
 class DistributedContext;
@@ -29,25 +30,7 @@ struct CheckpointContents;
 
 namespace lehr::train {
 
-/// The state of a run. Random numbers and the order of data are functions of the seed and the step, so this is
-/// everything to restore besides tensors.
-struct RunState {
-  int64_t step = 0;        ///< Completed steps.
-  int64_t num_tokens = 0;  ///< Tokens trained on, without padding.
-  int64_t skipped = 0;     ///< Updates that were skipped because a value was not finite.
-  /// Number of steps by which the position in the data, and in the learning-rate schedule, is ahead of `step`: 0 except
-  /// in a run that took over some of another run's state (train/initial_load.h). Negative if only the step was taken
-  /// over.
-  int64_t data_ahead = 0;
-  int64_t schedule_ahead = 0;
-  int64_t seed = 0;
-  int64_t rows_per_step = 0;
-  int64_t seq_len = 0;
-  std::string optimizer = {};         ///< Its name; empty in older checkpoints.
-  std::string data_fingerprint = {};  ///< Identifies the data and its order; empty in older checkpoints.
-  std::string base_fingerprint = {};  ///< Identifies the base weights of adapters; empty without adapters.
-  void fields(FieldVisitor& v);
-};
+struct ConfiguredRun;
 
 /// The checkpoints of one run. All ranks construct one and call its functions together, in the same order; errors and
 /// return values are the same on all of them. It uses only the transport's store, no collectives.
@@ -76,10 +59,10 @@ class RunCheckpoints {
   /// Returns and clears the warnings of previous calls. Only on the main rank.
   std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
 
-  /// Loads weights (for adapters: the base must be loaded), optimizer and run state. Throws a usage error for a
-  /// checkpoint of another shape, or of another seed, batch size, data or base than `now`'s, which would change the
-  /// order of data. The optimizer's state must be allocated.
-  RunState load(const std::filesystem::path& folder, const RunState& now);
+  /// Loads weights (for adapters: the base must be loaded) and optimizer, and returns the run state that follows the
+  /// checkpoint's (run_changes.h). Throws a usage error for a checkpoint of another shape or base, or whose settings
+  /// differ from those of `now` without permission. The optimizer's state must be allocated.
+  RunState load(const std::filesystem::path& folder, const ConfiguredRun& now);
 
   /// After a load of checkpoint.load_step: sets later checkpoints aside and records that the run went back, so that the
   /// same command later resumes from the newest checkpoint. Returns the steps of those set aside.
@@ -107,7 +90,7 @@ class RunCheckpoints {
 
  private:
   RunState load_here(
-      const std::filesystem::path& folder, const RunState& now, const std::vector<state::TensorInfo>& entries);
+      const std::filesystem::path& folder, const ConfiguredRun& now, const std::vector<state::TensorInfo>& entries);
   const std::vector<state::TensorInfo>& all_of(const std::string& stem, const std::vector<state::TensorInfo>& mine);
   void add_texts(state::CheckpointContents& contents, const RunState& state) const;
   std::optional<std::string> failure();

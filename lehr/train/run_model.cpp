@@ -57,7 +57,7 @@ void build_model_on_mesh(Run& run, const std::optional<StagePlan>& stages) {
     build_stages(run, *stages);
   } else {
     run.model = build_whole_model(run.config, *run.args, run.spec.build);
-    if (run.ranks.world_size() > 1) {
+    if (run.ranks.context() != nullptr) {
       parallelize(run, *run.model, {});
     }
   }
@@ -79,7 +79,7 @@ void build_run_optimizer(Run& run, const std::optional<StagePlan>& stages) {
       }
     }
   }
-  if (run.ranks.world_size() > 1) {
+  if (run.ranks.context() != nullptr) {
     context.whole_tensors = std::make_shared<shard::MeshWholeTensors>(
         *run.ranks.context(),
         nn::named_parameters(*run.model),

@@ -9,6 +9,7 @@
 #include "lehr/peft/inject.h"
 #include "lehr/state/checkpoint.h"
 #include "lehr/state/weights.h"
+#include "lehr/train/run_changes.h"
 #include "lehr/train/weights.h"
 
 namespace lehr::train {
@@ -17,8 +18,9 @@ namespace {
 // Cuts training.steps to the data, and builds the schedule, for a run that starts at `state`.
 void set_schedule_position(Run& run, const RunState& state, int64_t steps) {
   run.config.training.steps = steps;
-  if (const auto lasts = run.data.num_steps(run.config.training.rows_per_step())) {
-    run.config.training.steps = std::min(steps, std::max(*lasts - state.data_ahead, state.step));
+  if (const auto rows = run.data.num_train_rows) {
+    const int64_t left = std::max<int64_t>(*rows - state.sequences_read, 0) / run.config.training.rows_per_step();
+    run.config.training.steps = std::min(steps, state.step + left);
   }
   TrainConfig shifted = run.config;
   shifted.training.steps = std::max<int64_t>(run.config.training.steps + state.schedule_ahead, 1);
@@ -44,10 +46,28 @@ void start_adapters(Run& run) {
       state::WeightReader(folder, peft::kAdapterStem));
 }
 
+// Only while `run.state` is that of a new run. The token files exist by now, so no rank has to go first.
+ConfiguredRun configured(const Run& run) {
+  return {
+      .start = run.state,
+      .allow_changes = run.config.checkpoint.allow_changes,
+      .reads_tokens = run.config.training.task != TaskKind::classification,
+      .with_seq_len = [&run](int64_t seq_len) {
+        TrainConfig other = run.config;
+        other.training.seq_len = seq_len;
+        const auto ignore = [](const std::string&) {};
+        const RunData data = run.spec.build.data(other, *run.tokenizer, run.args->vocab_size(), ignore);
+        return new_run_state(other, data.fingerprint);
+      }};
+}
+
 void resume(Run& run, const std::filesystem::path& checkpoint) {
-  run.state = run.checkpoints->load(checkpoint, run.state);
+  run.state = run.checkpoints->load(checkpoint, configured(run));
   run.logger.info(
       "resuming from {}: {} of {} steps done", checkpoint.string(), run.state.step, run.config.training.steps);
+  for (const std::string& change : describe_changes(read_run_state(checkpoint), run.state)) {
+    run.logger.info("checkpoint.allow_changes: {}", change);
+  }
   const int64_t wanted = run.config.checkpoint.load_step;
   if (wanted >= 0 && wanted == run.state.step) {
     for (const int64_t step : run.checkpoints->went_back_to(wanted)) {
@@ -80,10 +100,10 @@ RunStart find_start(Run& run) {
   }
   if (run.config.checkpoint.initial_load_path && (!start.checkpoint || run.config.peft.has_adapters())) {
     start.initial_load = std::make_unique<InitialLoad>(run.config, *run.args);
-    start.initial_load->check(*run.model, run.state);
+    start.initial_load->check(*run.model, configured(run));
   }
   // A schedule that does not fit is an error now, before memory is allocated.
-  set_schedule_position(run, start.initial_load ? start.initial_load->joined(run.state) : run.state, start.steps);
+  set_schedule_position(run, start.initial_load ? start.initial_load->joined(configured(run)) : run.state, start.steps);
   run.config.training.steps = start.steps;
   return start;
 }
@@ -115,7 +135,7 @@ void load_or_initialize(Run& run, const RunStart& start) {
   }
   run.optimizer->allocate(trained);
   if (run.config.peft.has_adapters()) {
-    start.initial_load->load(*run.model, *run.optimizer, run.ranks.context(), run.state, run.logger);
+    start.initial_load->load(*run.model, *run.optimizer, run.ranks.context(), configured(run), run.logger);
     run.state.base_fingerprint = weights_fingerprint(
         state::WeightReader(value_of(run.config.checkpoint.initial_load_path, "checkpoint.initial_load_path")));
   }
@@ -124,7 +144,7 @@ void load_or_initialize(Run& run, const RunStart& start) {
   } else if (run.config.peft.has_adapters()) {
     start_adapters(run);
   } else if (start.initial_load) {
-    run.state = start.initial_load->load(*run.model, *run.optimizer, run.ranks.context(), run.state, run.logger);
+    run.state = start.initial_load->load(*run.model, *run.optimizer, run.ranks.context(), configured(run), run.logger);
     if (!run.config.checkpoint.initial_load_model_only) {
       run.logger.info(
           "continuing from {}: {} of {} steps done",

@@ -139,6 +139,7 @@ nn::ModelOutputs StagedModel::forward(const nn::ModelInputs& inputs) {
   const at::NoGradGuard no_grad;
   require(
       inputs.input_ids.defined(), "input_ids: required on every rank of a pipeline, for the shape of hidden states");
+  device_ = inputs.input_ids.device();
   const int64_t rows = inputs.input_ids.size(0);
   const int64_t parts = inputs.caches != nullptr ? 1 : std::min(rows, 4 * pp_.size());
   std::vector<nn::ModelInputs> all;
@@ -189,9 +190,6 @@ nn::ModelOutputs StagedModel::forward(const nn::ModelInputs& inputs) {
         &nn::ModelOutputs::scores,
         &nn::ModelOutputs::embeddings,
         &nn::ModelOutputs::hidden_states}) {
-    if (member == &nn::ModelOutputs::hidden_states && inputs.caches == nullptr) {
-      break;
-    }
     if (has_last()) {
       std::vector<at::Tensor> tensors;
       for (const auto& output : runners.at(last_stage)->outputs) {
@@ -203,7 +201,9 @@ nn::ModelOutputs StagedModel::forward(const nn::ModelInputs& inputs) {
         outputs.*member = at::cat(tensors);
       }
     }
-    from_last(outputs.*member, inputs.input_ids.device());
+    if (member != &nn::ModelOutputs::hidden_states || inputs.caches != nullptr) {
+      from_last(outputs.*member, device_);
+    }
   }
   return outputs;
 }
@@ -213,7 +213,7 @@ at::Tensor StagedModel::logits(const at::Tensor& final_hidden_states) {
   if (has_last()) {
     logits = stages_.back().model->logits(final_hidden_states);
   }
-  from_last(logits, final_hidden_states.device());
+  from_last(logits, device_);
   return logits;
 }
 

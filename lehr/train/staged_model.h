@@ -28,10 +28,10 @@ class StagedModel : public nn::Model {
   const std::vector<Stage>& stages() const { return stages_; }
 
   /// Runs forward without gradients. The head's outputs are returned on all ranks. The batch is split into
-  /// micro-batches, except if there are caches; then the final hidden states are also returned on all ranks, for
-  /// `logits`.
+  /// micro-batches, except if there are caches. The final hidden states, for `logits`, are returned on the ranks of the
+  /// last stage; if there are caches, on all ranks.
   nn::ModelOutputs forward(const nn::ModelInputs& inputs) override;
-  /// Returns the same result on all ranks.
+  /// Returns the same result on all ranks. The states are needed on the ranks of the last stage.
   at::Tensor logits(const at::Tensor& final_hidden_states) override;
   at::ScalarType output_dtype() const override { return stages_.back().model->output_dtype(); }
   int64_t num_local_layers() const override;
@@ -47,6 +47,7 @@ class StagedModel : public nn::Model {
   std::vector<Stage> stages_;
   std::vector<int64_t> rank_of_stage_;
   const mesh::Group& pp_;
+  at::Device device_ = at::kCPU;  // of the last forward
   struct ForwardProgram {
     pipeline::Program program;
     bool bound_sends;

@@ -40,7 +40,7 @@ void Trainer::begin() {
       });
   validate_if_cut_short();
   rows_ = run_->ranks.share(run_->config.training.rows_per_step());
-  batches_ = run_->data.train(rows_, run_->state.step + run_->state.data_ahead);
+  batches_ = run_->data.train(rows_, run_->state.sequences_read);
 }
 
 bool Trainer::step() {
@@ -120,6 +120,7 @@ void Trainer::end_step(LaunchedStep launched, double lr_factor) {
   results.flush();  // the previous step's
   RunState& state = run_->state;
   state.step = launched.step;
+  state.sequences_read += rows_.global;
   state.num_tokens += launched.result.work.tokens;
   results.add(std::move(launched), state, run_->config.optimizer.lr * lr_factor);
   if (!std::exchange(communicators_logged_, true)) {

@@ -8,25 +8,22 @@
 // docs/verify.md lists the tensors; example/reference/ has the script that creates such a folder.
 #pragma once
 
-#include <filesystem>
-#include <optional>
-
-#include "lehr/base/torch.h"
 #include "lehr/descriptor/model_args.h"
-#include "lehr/train/verify_report.h"
+#include "lehr/train/verify_comparison.h"
 
 namespace lehr::train {
 
-struct VerifyOptions {
-  std::filesystem::path model;                          ///< Folder with config.json and weights.
-  std::optional<std::filesystem::path> reference = {};  ///< Path of oracle.safetensors; default: the one in `model`.
-  at::ScalarType dtype = at::kFloat;
-  at::Device device = at::kCPU;
-  std::optional<double> atol = {};  ///< Replaces the absolute tolerance of every row.
-  std::optional<double> rtol = {};  ///< Additional tolerance relative to the expected value.
-};
+struct ParallelismConfig;
+class Ranks;
+class TrainSpecs;
 
 /// Runs every comparison for which the reference has inputs. Throws a usage error for missing or broken files.
 VerifyReport verify(const VerifyOptions& options, const descriptor::ModelFamilies& families);
+
+/// The same on one device. On several, the model is sharded by the degrees of `parallelism`, and its outputs are
+/// compared: not gradients and training steps, nor what compare_outputs leaves out. All ranks must call and get the
+/// same report. Throws a usage error for a mesh whose ranks have no whole sequences, or replicas.
+VerifyReport verify_on_ranks(
+    const VerifyOptions& options, const TrainSpecs& specs, const ParallelismConfig& parallelism, const Ranks& ranks);
 
 }  // namespace lehr::train

@@ -97,9 +97,14 @@ train::RunData own_data(
       config.training.task != train::TaskKind::classification,
       "training.task: a Python data source yields tokens and labels per token, so expected causal_lm or sft");
   train::RunData opened;
-  opened.num_steps = [](int64_t) { return std::optional<int64_t>(); };
-  opened.train = [=, seq_len = config.training.seq_len](const train::RowShare& rows, int64_t start_step) {
-    return std::make_unique<OwnBatches>(data, exchange, rows.global, seq_len, start_step);
+  opened.train = [=, seq_len = config.training.seq_len](const train::RowShare& rows, int64_t start) {
+    require(
+        start % rows.global == 0,
+        "data: a Python data source is a function of the step, but the {} sequences that were read are no whole number "
+        "of steps of {} (training.global_batch_size)",
+        start,
+        rows.global);
+    return std::make_unique<OwnBatches>(data, exchange, rows.global, seq_len, start / rows.global);
   };
   opened.train_once = [](const train::RowShare&, std::optional<int64_t>) -> std::unique_ptr<train::BatchStream> {
     fail("data: a Python data source has no end");

@@ -92,9 +92,9 @@ TEST(Classification, MasksMarkTheTextAndItsLastToken) {
 
 TEST(Classification, RanksSeeTheSameWidthAndShareTheBatch) {
   const auto dataset = open(repository("test/data/data/sst2_sample.txt"));
-  ClassificationLoader whole(dataset, {.seed = 2}, batch_plan_of_rank(6, 0, 1, 3));
-  ClassificationLoader first(dataset, {.seed = 2}, batch_plan_of_rank(6, 0, 2, 3), {.num_workers = 0});
-  ClassificationLoader second(dataset, {.seed = 2}, batch_plan_of_rank(6, 1, 2, 3), {.num_workers = 3});
+  ClassificationLoader whole(dataset, {.seed = 2}, batch_plan_of_rank(6, 0, 1, 18));
+  ClassificationLoader first(dataset, {.seed = 2}, batch_plan_of_rank(6, 0, 2, 18), {.num_workers = 0});
+  ClassificationLoader second(dataset, {.seed = 2}, batch_plan_of_rank(6, 1, 2, 18), {.num_workers = 3});
   for (int step = 0; step < 30; ++step) {
     const auto a = first.next(), b = second.next();
     const auto expected = whole.next();

@@ -31,7 +31,6 @@ std::shared_ptr<const RowDataset> mixed_dataset(bool repeat = true) {
 }
 
 void expect_same(const Batch& a, const Batch& b) {
-  EXPECT_EQ(a.step, b.step);
   EXPECT_TRUE(a.input_ids.equal(b.input_ids));
   EXPECT_TRUE(a.labels.equal(b.labels));
   EXPECT_TRUE(a.position_ids.equal(b.position_ids));
@@ -77,10 +76,37 @@ TEST(BatchLoader, ResumesAtAnyStepWithAnyNumberOfThreads) {
   for (int trial = 0; trial < 12; ++trial) {
     const auto start = static_cast<int64_t>(random() % 50);
     BatchLoader resumed(
-        dataset, batch_plan_of_rank(4, 0, 1, start), {.num_workers = trial % 5, .depth = 1 + trial % 3});
+        dataset, batch_plan_of_rank(4, 0, 1, 4 * start), {.num_workers = trial % 5, .depth = 1 + trial % 3});
     for (int64_t step = start; step < start + 10; ++step) {
       expect_same(*resumed.next(), run[step]);
     }
+  }
+}
+
+TEST(BatchLoader, ContinuesAtAnySampleWithAnotherBatchSize) {
+  for (const bool repeat : {true, false}) {
+    const auto dataset = mixed_dataset(repeat);
+    BatchLoader one_by_one(dataset, batch_plan_of_rank(1, 0, 1));
+    std::vector<at::Tensor> rows;
+    for (int64_t i = 0; i < 40; ++i) {
+      rows.push_back(one_by_one.next()->input_ids);
+    }
+    BatchLoader threes(dataset, batch_plan_of_rank(3, 0, 1, 7), {.num_workers = 2});
+    for (size_t at = 7; at + 3 <= rows.size(); at += 3) {
+      ASSERT_TRUE(threes.next()->input_ids.equal(at::cat({rows[at], rows[at + 1], rows[at + 2]})));
+    }
+  }
+}
+
+TEST(BatchLoader, FiniteDataEndsAtTheSameSampleWhereverItStarts) {
+  const auto dataset = mixed_dataset(false);
+  const int64_t rows = *dataset->size();
+  for (const int64_t start : {int64_t{5}, rows - 9, rows - 8, rows - 1, rows, rows + 3}) {
+    BatchLoader loader(dataset, batch_plan_of_rank(8, 0, 1, start));
+    int64_t steps = 0;
+    for (; loader.next(); ++steps) {
+    }
+    EXPECT_EQ(steps, std::max<int64_t>(rows - start, 0) / 8) << start;
   }
 }
 

@@ -53,24 +53,6 @@ TEST(AllMeshes, HaveTheNumberOfDevicesAndDivideTheBatch) {
   EXPECT_GT(points.size(), 100U);
 }
 
-TEST(AllMeshes, AreThoseThatFloat8TrainsOn) {
-  train::TrainConfig config;
-  config.training.global_batch_size = 32;
-  config.training.seq_len = 256;
-  config.float8.enable = true;
-  const auto degrees = [&] {
-    int64_t tp = 1, cp = 1;
-    for (const MeshPoint& point : all_meshes(config, 16, 4, true, {1, 2})) {
-      tp = std::max(tp, point.mesh.tensor_parallel);
-      cp = std::max(cp, point.mesh.context_parallel);
-    }
-    return std::pair(tp, cp);
-  };
-  EXPECT_EQ(degrees(), std::pair(int64_t{1}, int64_t{1}));
-  config.float8.recipe = ops::Float8Recipe::rowwise_with_gw_hp;
-  EXPECT_EQ(degrees(), std::pair(int64_t{1}, int64_t{16}));
-}
-
 TEST(SearchPlans, SlowLinksFavourReplicas) {
   // One all-gather of the weights per micro-batch costs more than all else; the gradients are sent once.
   const SearchResult result = search_of(small_run(), machine_with(0.001, 0.001), {.devices = 4});

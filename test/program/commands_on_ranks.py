@@ -1,4 +1,4 @@
-"""Tests lehr eval and lehr generate with a process, or a thread, per rank: they print what one device prints.
+"""Tests lehr eval, generate, verify and score with a process, or a thread, per rank: they print what one device prints.
 
 Usage: commands_on_ranks.py LEHR
 """
@@ -108,11 +108,35 @@ with tempfile.TemporaryDirectory() as work:
     check_eval("under srun", subprocess.CompletedProcess([], processes[0].returncode, *outputs[0]))
     expect("other ranks print nothing", processes[1].returncode == 0 and outputs[1][0] == "", outputs[1])
 
+    # A reference of its own: on a mesh, the same tensors as on one device are compared, and rank 0 alone prints them.
+    verify = ["verify", "--model", "test/data/reference/llama_rope_llama3", "--dtype", "float64"]
+    compared = [line for line in run(lehr, *verify).stdout.splitlines() if line.startswith(("logits", "hidden", "gen_tokens"))]
+    expect("one device verifies", len(compared) == 8, str(compared))
+    for threads in ([], ["--threads"]):
+        done = run(lehr, "launch", "-n", "2", *threads, "--", *verify, *degrees(tensor_parallel=2))
+        names = [line.split()[0] for line in done.stdout.splitlines()]
+        ok = done.returncode == 0 and all(names.count(line.split()[0]) == 1 for line in compared) and "train_losses:" in names
+        expect(f"verify on tensor-parallel ranks {threads}", ok, f"{done.returncode}\n{done.stdout}{done.stderr}")
+    done = run(lehr, "launch", "-n", "2", "--", *verify, "--atol", "0")
+    expect("a difference on a mesh is exit code 3", done.returncode == 3 and "OVER" in done.stdout, f"{done.returncode}\n{done.stderr}")
+
+    score = ["score", config, "--model", model, "--max-rows", "8"]
+    alone_scores = run(lehr, *score, "--output", f"{work}/scores")
+    expect("one device scores", alone_scores.returncode == 0, alone_scores.stderr)
+    for ranks, threads in ((2, []), (4, ["--threads"])):
+        output = f"{work}/scores-{ranks}"
+        done = run(lehr, "launch", "-n", str(ranks), *threads, "--", *score, "--output", output)
+        same = done.returncode == 0 and all(
+            open(f"{work}/scores/{file}", "rb").read() == open(f"{output}/{file}", "rb").read() for file in ("scores.json", "scores.safetensors"))
+        expect(f"score on {ranks} shards {threads}", same, f"{done.returncode}\n{done.stdout}{done.stderr}")
+
     for name, command, words in (
             ("generation on parts of sequences", [*generate, *degrees(context_parallel=2)],
-             "parallelism.context_parallel_degree: generation adds tokens to whole sequences"),
+             "parallelism.context_parallel_degree: generation and verification need whole sequences"),
             ("generation by replicas", [*generate, *degrees(data_parallel_replicate=2)],
-             "parallelism.data_parallel_replicate_degree: replicas would all generate the same text"),
+             "parallelism.data_parallel_replicate_degree: replicas would all do the same work"),
+            ("scores of parts of layers", [*score, "--output", f"{work}/none", *degrees(tensor_parallel=2)],
+             "parallelism.tensor_parallel_degree: lehr score needs whole layers"),
             ("more ranks than started", [*evaluate, *degrees(tensor_parallel=4)], "lehr launch -n 4"),
             ("an unknown key", [*generate, "--parallelism.tensor_degree=2"], "parallelism.tensor_degree"),
             ("another command's key", [*generate, "--training.steps=2"], "training"),

@@ -267,6 +267,7 @@ class LowRank : public nn::LinearAdapter, public nn::LowRankAdapter {
   const nn::ParameterPtr& input_matrix() const override { return a_; }
   const nn::ParameterPtr& output_matrix() const override { return b_; }
   bool drops() const override { return drops_; }
+  void set_sequence_chunks(std::vector<int64_t>) override {}
 
  private:
   at::Tensor a, b;

@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "lehr/base/random.h"
 
 namespace lehr::train::testing {
@@ -227,6 +229,24 @@ std::optional<Mesh> draw_second(Dice& dice, const Mesh& mesh, bool experts) {
   return then;
 }
 
+// Settings that change where the second mesh takes over.
+void draw_changes(Dice& dice, Draw& draw) {
+  if (!draw.then || !dice.chance(0.5)) {
+    return;
+  }
+  const auto rows = std::find_if(
+      draw.run.begin(), draw.run.end(), [](const auto& entry) { return entry.first == "training.global_batch_size"; });
+  draw.changed = {
+      {"checkpoint.allow_changes", R"(["batch_size", "seq_len", "data"])"},
+      {rows->first, std::to_string(2 * std::stoll(rows->second))}};
+  if (dice.chance(0.5)) {
+    draw.changed.emplace_back("training.seq_len", "64");
+  }
+  if (dice.chance(0.5)) {
+    draw.changed.emplace_back("data.seed", "9");
+  }
+}
+
 std::string words(const Overrides& overrides) {
   std::string text;
   for (const auto& [key, value] : overrides) {
@@ -256,14 +276,14 @@ Draw draw_run(
     draw.shape.emplace_back("training.router_z_loss_coef", "0");
   }
   std::string float8;
-  if (dice.chance(0.25) && dice.allows(draw.mesh.tp > 1)) {
-    const bool all = dice.allows(draw.mesh.cp > 1);
-    float8 = dice.one_of<std::string>({all ? "rowwise" : "rowwise_with_gw_hp", "rowwise_with_gw_hp"});
+  if (dice.chance(0.25)) {
+    float8 = dice.one_of<std::string>({"rowwise", "rowwise_with_gw_hp"});
     draw.run.emplace_back("float8.enable", "true");
     draw.run.emplace_back("float8.recipe", float8);
   }
   draw_batches(dice, draw, router_losses || float8 == "rowwise", router_losses);
   draw.then = draw_second(dice, draw.mesh, experts);
+  draw_changes(dice, draw);
   return draw;
 }
 
@@ -272,7 +292,7 @@ std::string Draw::text() const {
       "{} on {}{}{}, both:{}{}; one device:{}; mesh:{}",
       family,
       mesh.name(),
-      then ? ", then " + then->name() : "",
+      then ? ", then " + then->name() + words(changed) : "",
       adapters ? ", adapters" : "",
       words(shape),
       words(run),
@@ -282,15 +302,13 @@ std::string Draw::text() const {
 
 const std::vector<std::string>& reasons_to_refuse() {
   static const std::vector<std::string> kReasons{
-      // A scale of float8 depends on a whole row, or on all tokens of a forward pass.
-      "float8.enable: a scale depends on a whole row, which tensor parallelism splits over ranks",
-      "float8.recipe: \"rowwise\" has wgrad scales over all tokens of a forward pass",
+      // Each rank of tensor parallelism has a part of the gradient of latents.
+      "computes latents that all heads share",
       "float8.enable: none of the model's",
       // A classifier reads one position of a whole sequence, and experts would count its padding.
       "parallelism.context_parallel_degree: a classifier reads one position of a whole sequence",
       "parallelism.tensor_parallel_degree: labelled texts would be padded, and experts would count the padding",
       // Masks depend on positions that a rank does not have.
-      "peft.dropout: adapter dropout is not supported with context_parallel",
       "peft.dropout: masks depend on a token's position",
       "whose inputs are sorted by expert, so masks would depend on the micro-batch size",
       // The losses are of the tokens of a forward pass.

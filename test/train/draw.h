@@ -19,6 +19,7 @@ struct Draw {
   Overrides run = {};             ///< Of both runs.
   Overrides alone = {};           ///< Of the run on one device.
   Overrides on_mesh = {};         ///< Of the run on the mesh.
+  Overrides changed = {};         ///< Of both runs from the half on: settings that checkpoint.allow_changes names.
   bool adapters = false;
 
   /// The family, the meshes and every override, in one line.

@@ -142,6 +142,7 @@ TEST_P(RandomDraws, EqualsOneDevice) {
     testing::train_on(draw.mesh, config, draw.then ? testing::kSteps / 2 : 0);
     began = true;
     if (draw.then) {
+      config = testing::tiny_run(folder.path(), joined({draw.shape, draw.run, start, draw.on_mesh, draw.changed}));
       testing::train_on(*draw.then, config);
     }
   } catch (const Error& error) {
@@ -150,7 +151,11 @@ TEST_P(RandomDraws, EqualsOneDevice) {
     ++refused;
     return;
   }
-  const auto one_device = testing::tiny_run(of_one.path(), joined({draw.shape, draw.run, start, draw.alone}));
+  const Overrides alone = joined({draw.shape, draw.run, start, draw.alone});
+  const auto one_device = testing::tiny_run(of_one.path(), joined({alone, draw.changed}));
+  if (!draw.changed.empty()) {
+    testing::train(testing::tiny_run(of_one.path(), alone), testing::kSteps / 2);
+  }
   testing::train(one_device);
   const std::string weights = draw.adapters ? "adapter_model" : "model";
   const Outcome wanted = testing::outcome_of(one_device, weights);

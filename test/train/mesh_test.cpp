@@ -134,11 +134,28 @@ TEST_P(EveryMesh, StartsFromTheBitsOfOneDevice) {
   });
 }
 
+// Without a launcher, and so without a transport.
+TEST(CpuOffload, OnOneRankShardsTheModelOverItself) {
+  const Folder folder;
+  auto config = tiny_run(folder.path(), family("qwen3"));
+  config.parallelism.fsdp_cpu_offload = true;
+  Logger log("", true);
+  const auto list = testing::specs();
+  Trainer trainer(config, {.specs = list, .log = log});
+  const auto modules = trainer.model().modules();
+  EXPECT_TRUE(std::any_of(modules.begin(), modules.end(), [](const auto& module) {
+    const auto* hooked = dynamic_cast<const nn::Module*>(module.get());
+    return hooked != nullptr && !hooked->call_hooks().empty();
+  })) << "nothing unshards its weights";
+  trainer.run();
+  expect_equal(alone("qwen3"), outcome_of(config));
+}
+
 // Every kind of run below is also tested with CPU offload.
 TEST(CpuOffload, EqualsOneDevice) {
   const std::map<std::string, std::vector<Mesh>> meshes_of{
-      {"qwen3", {{.dp_replicate = 2, .dp_shard = 2}, {.dp_shard = 2, .cp = 2, .tp = 2}, {.dp_shard = 2, .pp = 2}}},
-      {"qwen3_moe", {{.dp_shard = 4, .ep = 2}}}};
+      {"qwen3", {{}, {.dp_replicate = 2, .dp_shard = 2}, {.dp_shard = 2, .cp = 2, .tp = 2}, {.dp_shard = 2, .pp = 2}}},
+      {"qwen3_moe", {{}, {.dp_shard = 4, .ep = 2}}}};
   for (const auto& [name, list] : meshes_of) {
     for (const Mesh& mesh : list) {
       SCOPED_TRACE(mesh.name());
@@ -157,10 +174,10 @@ TEST(Shares, OfRanksTogetherAreTheSequencesOfOneDevice) {
   const auto tokenizer = build_tokenizer(config);
   const auto data = open_run_data(config, *tokenizer, 257, [](const std::string&) {});
   for (const int64_t ranks : {1, 2, 4, 8}) {
-    const auto whole = data.train(RowShare::all(8), 3);
+    const auto whole = data.train(RowShare::all(8), 24);
     std::vector<std::unique_ptr<BatchStream>> parts;
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      parts.push_back(data.train({.global = 8, .first = rank * 8 / ranks, .count = 8 / ranks}, 3));
+      parts.push_back(data.train({.global = 8, .first = rank * 8 / ranks, .count = 8 / ranks}, 24));
     }
     for (int step = 0; step < 3; ++step) {
       const Batch wanted = *whole->next();
@@ -301,7 +318,10 @@ std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesyst
        {{"sample.prompt", "\"KING\""}, {"sample.max_new_tokens", "8"}},
        {{.dp_shard = 2}, {.tp = 2}, {.dp_shard = 2, .pp = 2}}},
       {"adapters", lora, {{.dp_shard = 2}, {.dp_replicate = 2, .cp = 2}, {.dp_shard = 2, .tp = 2}}, "adapter_model"},
-      {"adapters_with_dropout", with_dropout, {{.dp_shard = 2}}, "adapter_model"}};
+      {"adapters_with_dropout",
+       with_dropout,
+       {{.cp = 2}, {.dp_shard = 2, .cp = 2, .tp = 2}, {.cp = 4}, {.dp_shard = 2}},
+       "adapter_model"}};
 }
 
 void expect_law(const std::vector<Kind>& list) {
@@ -356,9 +376,31 @@ TEST(Float8, EqualsOneDevice) {
       {"peft.r", "4"},
       {"peft.target_pattern", "'.*_proj'"}};
   expect_law(
-      {{"all products", all, {{.dp_shard = 2}, {.dp_replicate = 2, .dp_shard = 2}, {.dp_shard = 2, .pp = 2}}},
-       {"but the weights' gradients", but_gradients, {{.cp = 2}, {.dp_shard = 2, .cp = 2, .pp = 2}}},
-       {"adapters", lora, {{.dp_shard = 2}}, "adapter_model"}});
+      {{"all products",
+        all,
+        {{.dp_shard = 2},
+         {.tp = 2},
+         {.tp = 8},
+         {.cp = 2},
+         {.dp_replicate = 2, .dp_shard = 2},
+         {.dp_shard = 2, .cp = 2, .tp = 2},
+         {.tp = 2, .pp = 2},
+         {.dp_shard = 2, .pp = 2}}},
+       {"but the weights' gradients", but_gradients, {{.cp = 2}, {.tp = 4}, {.dp_shard = 2, .cp = 2, .pp = 2}}},
+       {"adapters", lora, {{.dp_shard = 2, .tp = 2}, {.dp_shard = 2}}, "adapter_model"}});
+}
+
+// Shared experts have a part of the tokens on each rank of tp.
+TEST(Float8, OfSharedExpertsEqualsOneDevice) {
+  const Overrides shared{
+      {"float8.enable", "true"},
+      {"model.name", "qwen3_next"},
+      {"model.args.num_hidden_layers", "4"},
+      {"model.args.head_dim", "8"},
+      {"model.args.num_experts", "8"},
+      {"model.args.num_experts_per_tok", "2"},
+      {"model.args.moe_intermediate_size", "8"}};
+  expect_law({{"shared experts", shared, {{.tp = 2}, {.dp_shard = 2, .tp = 2, .ep = 4}}}});
 }
 
 // Each is refused by every rank before memory is allocated, with the config keys and the remedy.
@@ -392,8 +434,12 @@ TEST(IllegalMeshes, AreRefusedByName) {
        {{model + "num_attention_heads", "6"}, {model + "num_key_value_heads", "6"}},
        "num_attention_heads: 6"},
       {{.tp = 4}, {{model + "intermediate_size", "30"}}, "intermediate_size: 30 cannot be split evenly"},
-      {{.dp_shard = 2, .tp = 2}, {{"float8.enable", "true"}}, "float8.enable: a scale depends on a whole row"},
-      {{.cp = 2}, {{"float8.enable", "true"}}, "float8.recipe: \"rowwise\" has wgrad scales over all tokens"},
+      {{.tp = 2},
+       {{"model.name", "deepseek_v3"},
+        {model + "num_key_value_heads", "8"},
+        {model + "head_dim", "16"},
+        {"float8.enable", "true"}},
+       "float8.exclude: "},
       {{.cp = 2}, {{"sample.prompt", "\"a\""}}, "sample.prompt: generation adds tokens to whole sequences"},
       {{.dp_shard = 4, .ep = 4},
        {},
@@ -401,13 +447,9 @@ TEST(IllegalMeshes, AreRefusedByName) {
       {{.dp_shard = 2},
        {{"training.device", "cuda"}},
        "training.device: a GPU was asked for, but the ranks are connected by threads"},
-      {{}, {{"parallelism.fsdp_cpu_offload", "true"}}, "parallelism.fsdp_cpu_offload: requires several ranks"},
       {{.cp = 2},
        {{"training.task", "classification"}},
        "parallelism.context_parallel_degree: a classifier reads one position of a whole sequence"},
-      {{.cp = 2},
-       {{"peft.method", "lora"}, {"peft.dropout", "0.5"}, {"checkpoint.initial_load_path", "none"}},
-       "peft.dropout: adapter dropout is not supported"},
       {{.cp = 2},
        {{"model.name", "qwen3_next"}, {model + "head_dim", "8"}},
        "parallelism.context_parallel_degree: the state of gated DeltaNet passes through the whole sequence"},

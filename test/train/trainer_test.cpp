@@ -374,7 +374,9 @@ TEST(Trainer, ResumesWhenEveryUpdateWasSkipped) {
   auto half = skip;
   half.emplace_back("training.steps", "6");
   EXPECT_EQ(Trainer(tiny_run(folder.path(), half), {.specs = list, .log = log}).run().step, 6);
-  const auto config = tiny_run(folder.path(), skip);
+  auto more = skip;
+  more.emplace_back("checkpoint.allow_changes", R"(["steps"])");
+  const auto config = tiny_run(folder.path(), more);
   EXPECT_EQ(Trainer(config, {.specs = list, .log = log}).run().step, 12);
   const auto skipped =
       metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", "skipped").values;

@@ -76,7 +76,6 @@ Outcome run_trainer(
   TrainSpec spec = testing::specs().at(config.model);
   spec.build.data = [&](const auto&...) {
     RunData data;
-    data.num_steps = [](int64_t) { return std::nullopt; };
     data.train = [&](const auto&...) { return std::make_unique<GivenBatches>(steps); };
     return data;
   };

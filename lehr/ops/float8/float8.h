@@ -11,6 +11,9 @@
 // with an element that is not finite becomes NaN as a whole, and so do the results of matmuls with it.
 #pragma once
 
+#include <functional>
+#include <utility>
+
 #include "lehr/base/torch.h"
 
 namespace lehr::ops {
@@ -29,6 +32,11 @@ Float8Rows to_float8_rows(const at::Tensor& matrix);
 /// layout of the matrix if that or its transpose is contiguous. On the CPU one pass finds the largest elements, and one
 /// rounds. Not differentiable.
 at::Tensor round_rows_to_float8(const at::Tensor& matrix);
+
+/// The scales of two matrices (m, k) and (n, k) whose rows continue on other ranks: `maximum` replaces the largest
+/// elements of this rank's parts, as a vector (m + n) float32, by those of the whole rows. In plain ATen.
+std::pair<Float8Rows, Float8Rows> to_float8_rows_over_ranks(
+    const at::Tensor& a, const at::Tensor& b, const std::function<void(const at::Tensor& largest)>& maximum);
 
 namespace reference {
 /// The same in plain ATen.

@@ -1,6 +1,8 @@
 // Rounding of rows to float8 in plain ATen: the definition, which also runs on a GPU without kernels.
+#include <ATen/ops/cat.h>
 #include <ATen/ops/frexp.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/where.h>
 
 #include <limits>
@@ -14,12 +16,16 @@ namespace {
 at::Tensor power_of_two(const at::Tensor& exponents) {
   return (exponents + 127).bitwise_left_shift(23).view(at::kFloat);
 }
-}  // namespace
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-Float8Rows reference::to_float8_rows(const at::Tensor& matrix) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Returns the largest elements (m) of the rows of a matrix (m, k).
+at::Tensor largest_of(const at::Tensor& matrix) {
+  return at::linalg_vector_norm(matrix, kInfinity, {-1}).to(at::kFloat);
+}
+
+Float8Rows round_by(const at::Tensor& largest_elements, const at::Tensor& matrix) {
   constexpr double kLeast = 1e-12;
-  const at::Tensor largest = at::linalg_vector_norm(matrix, kInfinity, {-1}, /*keepdim=*/true).to(at::kFloat);
+  const at::Tensor largest = largest_elements.unsqueeze(-1);
   const at::Tensor finite = largest < kInfinity;  // false for NaN too
   // largest = m 2^e with 0.5 <= m < 1, and 448 = 0.875 * 2^9.
   const auto [mantissa, exponent] = at::frexp(at::where(finite, largest.clamp_min(kLeast), 1.0));
@@ -28,6 +34,19 @@ Float8Rows reference::to_float8_rows(const at::Tensor& matrix) {
   return {
       .values = scaled.to(at::kFloat8_e4m3fn).contiguous(),
       .inverse_scales = at::where(finite, power_of_two(-power), std::numeric_limits<double>::quiet_NaN())};
+}
+}  // namespace
+
+Float8Rows reference::to_float8_rows(const at::Tensor& matrix) {
+  return round_by(largest_of(matrix), matrix);
+}
+
+std::pair<Float8Rows, Float8Rows> to_float8_rows_over_ranks(
+    const at::Tensor& a, const at::Tensor& b, const std::function<void(const at::Tensor& largest)>& maximum) {
+  // Infinity instead of NaN, which a maximum over ranks may lose.
+  const at::Tensor largest = at::cat({largest_of(a), largest_of(b)}).nan_to_num(kInfinity, kInfinity);
+  maximum(largest);
+  return {round_by(largest.narrow(0, 0, a.size(0)), a), round_by(largest.narrow(0, a.size(0), b.size(0)), b)};
 }
 
 at::Tensor reference::round_rows_to_float8(const at::Tensor& matrix) {

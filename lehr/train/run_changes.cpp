@@ -1,0 +1,130 @@
+#include "lehr/train/run_changes.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lehr/base/error.h"
+
+namespace lehr::train {
+
+RunState new_run_state(const TrainConfig& config, uint64_t data_fingerprint) {
+  return {
+      .seed = config.debug.seed,
+      .rows_per_step = config.training.rows_per_step(),
+      .seq_len = config.training.seq_len,
+      .schedule_steps = config.lr_scheduler.total_steps.value_or(config.training.steps),
+      .optimizer = optim::name_of(config.optimizer.name),
+      .data_fingerprint = fmt::format("{:016x}", data_fingerprint)};
+}
+
+namespace {
+// Compares a checkpoint with a run, setting by setting.
+class Comparison {
+ public:
+  Comparison(const ConfiguredRun& now, const std::filesystem::path& folder, std::string otherwise)
+      : now_(now), folder_(folder.string()), otherwise_(std::move(otherwise)) {}
+
+  void same(const char* key, int64_t then, int64_t now) const {
+    require(then == now, "{}: {}; keep it, or {}", key, difference(then, now), otherwise_);
+  }
+  void same_unless_allowed(const char* word, const char* key, int64_t then, int64_t now) const {
+    require(then == now || allows(word), "{}: {}; {}", key, difference(then, now), advice(word));
+  }
+  // `now`: the fingerprint with the sequence length of the checkpoint.
+  void same_data(const std::string& then, const std::string& now) const {
+    require(
+        then.empty() || then == now || allows("data"),
+        "data: the run of {} read different data than [data] describes now (files, weights, packing, data.seed or the "
+        "share held out for validation); {}",
+        folder_,
+        advice("data"));
+  }
+  bool allows(const char* word) const {
+    return std::find(now_.allow_changes.begin(), now_.allow_changes.end(), word) != now_.allow_changes.end();
+  }
+
+ private:
+  std::string difference(int64_t then, int64_t now) const {
+    return fmt::format("the run of {} had {}, the config says {}", folder_, then, now);
+  }
+  std::string advice(const char* word) const {
+    return fmt::format("keep it, add \"{}\" to checkpoint.allow_changes, or {}", word, otherwise_);
+  }
+
+  const ConfiguredRun& now_;
+  std::string folder_;
+  std::string otherwise_;
+};
+
+std::string start_anew(const std::filesystem::path& folder) {
+  return fmt::format(
+      "start a new run in another job.dump_folder with checkpoint.initial_load_path = \"{}\"", folder.string());
+}
+}  // namespace
+
+int64_t continued_data_position(
+    const RunState& then, const ConfiguredRun& now, const std::filesystem::path& folder, const std::string& otherwise) {
+  const Comparison comparison(now, folder, otherwise);
+  comparison.same("debug.seed", then.seed, now.start.seed);
+  comparison.same_unless_allowed(
+      "batch_size", "training.global_batch_size", then.rows_per_step, now.start.rows_per_step);
+  comparison.same_unless_allowed("seq_len", "training.seq_len", then.seq_len, now.start.seq_len);
+  const bool same_length = then.seq_len == now.start.seq_len;
+  if (!comparison.allows("data")) {  // else it need not be opened with the other length
+    comparison.same_data(
+        then.data_fingerprint, (same_length ? now.start : now.with_seq_len(then.seq_len)).data_fingerprint);
+  }
+  if (same_length || !now.reads_tokens) {
+    return then.sequences_read;
+  }
+  return (then.sequences_read * then.seq_len + now.start.seq_len - 1) / now.start.seq_len;
+}
+
+RunState resumed_state(const RunState& then, const ConfiguredRun& now, const std::filesystem::path& folder) {
+  const std::string otherwise = start_anew(folder);
+  RunState state = now.start;
+  state.step = then.step;
+  state.num_tokens = then.num_tokens;
+  state.skipped = then.skipped;
+  state.schedule_ahead = then.schedule_ahead;
+  state.sequences_read = continued_data_position(then, now, folder, otherwise);
+  require(
+      then.optimizer.empty() || then.optimizer == state.optimizer,
+      "optimizer.name: the run so far trained with {} ({}), the config says {}; keep it, or {}",
+      then.optimizer,
+      folder.string(),
+      state.optimizer,
+      otherwise);
+  return state;
+}
+
+void check_schedule_steps(const RunState& then, const ConfiguredRun& now, const std::filesystem::path& folder) {
+  if (then.schedule_steps != 0) {
+    Comparison(now, folder, start_anew(folder) + ", or set lr_scheduler.total_steps to the number before")
+        .same_unless_allowed(
+            "steps", "training.steps, which the learning rates follow", then.schedule_steps, now.start.schedule_steps);
+  }
+}
+
+std::vector<std::string> describe_changes(const RunState& then, const RunState& now) {
+  std::vector<std::string> changes;
+  const auto compare = [&](const char* what, int64_t before, int64_t after) {
+    if (before != after) {
+      changes.push_back(fmt::format("{}: {} so far, {} from here on", what, before, after));
+    }
+  };
+  compare("sequences per step", then.rows_per_step, now.rows_per_step);
+  compare("tokens per sequence", then.seq_len, now.seq_len);
+  if (then.schedule_steps != 0) {
+    compare("steps of the learning-rate schedule", then.schedule_steps, now.schedule_steps);
+  }
+  if (then.seq_len == now.seq_len && !then.data_fingerprint.empty() && then.data_fingerprint != now.data_fingerprint) {
+    changes.emplace_back("other data from here on");
+  }
+  if (!changes.empty()) {
+    changes.push_back(fmt::format("the data continues at its sequence {}", now.sequences_read));
+  }
+  return changes;
+}
+
+}  // namespace lehr::train

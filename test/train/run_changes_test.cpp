@@ -1,0 +1,283 @@
+// A run that changes settings when it resumes equals, bit for bit, a run that is given the same sequences by hand.
+#include "lehr/train/run_changes.h"
+
+#include <gmock/gmock.h>
+
+#include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
+#include "test/train/mesh_support.h"
+
+namespace lehr::train {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using testing::checkpoint;
+using testing::Folder;
+using ::testing::HasSubstr;
+using testing::Overrides;
+using testing::train;
+
+constexpr int64_t kBefore = 4;  // steps, of 4 sequences of 32 tokens
+constexpr int64_t kAfter = 5;
+constexpr int64_t kSequences = 4 * kBefore;
+
+Overrides joined(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const Overrides kRun{
+    {"training.steps", std::to_string(kBefore + kAfter)},
+    {"checkpoint.interval", "100"},
+    {"validation.enable", "false"},
+    {"data.datasets", R"([{path = "recipe/data/tinyshakespeare.txt"}, {path = "README.md", kind = "text"}])"}};
+
+// Sequences of the data of a config, read one by one.
+struct Part {
+  TrainConfig config;
+  int64_t first;  // of all
+  int64_t rows;   // of a step
+  int64_t steps;
+};
+
+std::vector<Batch> steps_of(const Part& part) {
+  const auto tokenizer = build_tokenizer(part.config);
+  const RunData data = open_run_data(part.config, *tokenizer, 257, [](const std::string&) {});
+  const auto sequences = data.train(RowShare::all(1), 0);
+  for (int64_t i = 0; i < part.first; ++i) {
+    sequences->next();
+  }
+  std::vector<Batch> steps;
+  for (int64_t step = 0; step < part.steps; ++step) {
+    std::map<std::string, std::vector<at::Tensor>> rows;
+    for (int64_t row = 0; row < part.rows; ++row) {
+      const auto sequence = sequences->next();
+      for (const auto& [name, tensor] : value_of(sequence, "a sequence")) {
+        rows[name].push_back(tensor);
+      }
+    }
+    Batch batch;
+    for (const auto& [name, tensors] : rows) {
+      batch[name] = at::cat(tensors);
+    }
+    steps.push_back(std::move(batch));
+  }
+  return steps;
+}
+
+class GivenBatches : public BatchStream {
+ public:
+  explicit GivenBatches(std::vector<Batch> steps) : steps_(std::move(steps)) {}
+  std::optional<Batch> next() override { return steps_.at(next_++); }
+
+ private:
+  std::vector<Batch> steps_;
+  size_t next_ = 0;
+};
+
+// One run, never stopped, of `before` and then `after`; its learning rates after the change are those of the latter.
+void train_written_out(const Part& before, const Part& after) {
+  std::vector<Batch> steps = steps_of(before);
+  for (Batch& batch : steps_of(after)) {
+    steps.push_back(std::move(batch));
+  }
+  TrainSpec spec = testing::specs().at(before.config.model);
+  spec.build.data = [&](const auto&...) {
+    RunData data;
+    data.train = [&](const auto&...) { return std::make_unique<GivenBatches>(steps); };
+    return data;
+  };
+  spec.build.lr_schedule = [&](const TrainConfig&) {
+    return [first = build_lr_schedule(before.config), second = build_lr_schedule(after.config)](int64_t step) {
+      return step < kBefore ? first(step) : second(step);
+    };
+  };
+  TrainSpecs list;
+  list.add(spec);
+  Logger log("", true);
+  TrainConfig config = before.config;
+  config.training.steps = before.steps + after.steps;
+  Trainer(config, {.specs = list, .log = log}).run();
+}
+
+struct Change {
+  const char* name;
+  Overrides overrides;
+  const char* words;
+  int64_t first;  // sequence after the change
+  int64_t rows;
+  int64_t steps = kAfter;
+};
+
+const std::vector<Change> kChanges{
+    {"MoreSequences", {{"training.global_batch_size", "8"}}, R"(["batch_size"])", kSequences, 8},
+    {"FewerSequences", {{"training.global_batch_size", "2"}}, R"(["batch_size"])", kSequences, 2},
+    {"ShorterSequences", {{"training.seq_len", "16"}}, R"(["seq_len"])", 2 * kSequences, 4},
+    // 16 sequences of 32 tokens are ten of 48 and a part, which is not read again.
+    {"LongerSequences", {{"training.seq_len", "48"}}, R"(["seq_len"])", 11, 4},
+    {"OtherWeights", {{"data.datasets.1.weight", "3"}}, R"(["data"])", kSequences, 4},
+    {"MoreSteps", {{"training.steps", "12"}}, R"(["steps"])", kSequences, 4, 12 - kBefore},
+    {"FewerSteps", {{"training.steps", "6"}}, R"(["steps"])", kSequences, 4, 6 - kBefore},
+    {"All",
+     {{"training.global_batch_size", "6"},
+      {"training.seq_len", "48"},
+      {"data.seed", "9"},
+      {"data.datasets.0.weight", "5"},
+      {"training.steps", "8"}},
+     R"(["batch_size", "seq_len", "data", "steps"])",
+     11,
+     6,
+     8 - kBefore}};
+
+class AllowedChanges : public ::testing::TestWithParam<Change> {};
+INSTANTIATE_TEST_SUITE_P(Of, AllowedChanges, ::testing::ValuesIn(kChanges), [](const auto& one) {
+  return std::string(one.param.name);
+});
+
+TEST_P(AllowedChanges, EqualARunOfTheSameSequencesBitForBit) {
+  const Change& change = GetParam();
+  const Folder folder, other;
+  const auto before = testing::tiny_run(folder.path(), kRun);
+  train(before, kBefore);
+  const auto after = testing::tiny_run(
+      folder.path(), joined(joined(kRun, change.overrides), {{"checkpoint.allow_changes", change.words}}));
+  train(after);
+
+  TrainConfig written = testing::tiny_run(other.path(), kRun);
+  train_written_out({written, 0, 4, kBefore}, {after, change.first, change.rows, change.steps});
+  written.training.steps = kBefore + change.steps;
+  const auto curve = [](const TrainConfig& config, const char* key) {
+    return metric::read_metric(fs::path(config.job.dump_folder) / "metrics.jsonl", key).values;
+  };
+  for (const char* key : {"loss", "lr", "num_tokens"}) {
+    EXPECT_EQ(curve(after, key), curve(written, key)) << key;
+  }
+  for (const char* stem : {"model", "optimizer"}) {
+    testing::expect_same_bits(
+        testing::tensors(checkpoint(after, written.training.steps), stem),
+        testing::tensors(checkpoint(written, written.training.steps), stem));
+  }
+  EXPECT_EQ(
+      read_run_state(checkpoint(after, written.training.steps)).sequences_read,
+      change.first + change.rows * change.steps);
+}
+
+TEST(Changes, ThatWereNotAllowedAreRefusedWithTheKeyAndTheWord) {
+  const Folder folder;
+  train(testing::tiny_run(folder.path(), kRun), kBefore);
+  const auto refusal = [&](const Overrides& overrides) -> std::string {
+    try {
+      train(testing::tiny_run(folder.path(), joined(kRun, overrides)));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  const auto names = [](const char* key, const std::string& word) {
+    return AllOf(HasSubstr(key), HasSubstr("add \"" + word + "\" to checkpoint.allow_changes"));
+  };
+  EXPECT_THAT(refusal({{"training.global_batch_size", "8"}}), names("training.global_batch_size", "batch_size"));
+  EXPECT_THAT(refusal({{"training.seq_len", "16"}}), names("training.seq_len", "seq_len"));
+  EXPECT_THAT(refusal({{"data.datasets.1.weight", "3"}}), names("data: ", "data"));
+  EXPECT_THAT(
+      refusal({{"training.steps", "20"}}),
+      AllOf(names("training.steps", "steps"), HasSubstr("had 9, the config says 20")));
+  // Another word does not help, also if it makes the data differ.
+  const std::pair<std::string, std::string> words{"checkpoint.allow_changes", R"(["batch_size", "seq_len", "steps"])"};
+  EXPECT_THAT(refusal({words, {"training.seq_len", "16"}, {"data.datasets.1.weight", "3"}}), names("data: ", "data"));
+  EXPECT_THAT(
+      refusal({words, {"debug.seed", "7"}}),
+      AllOf(HasSubstr("debug.seed: "), ::testing::Not(HasSubstr("allow_changes"))));
+  EXPECT_THAT(
+      refusal({{"checkpoint.allow_changes", R"(["batchsize"])"}}),
+      HasSubstr("\"batchsize\" is not a setting that may change, did you mean \"batch_size\"?"));
+}
+
+// The schedule does not follow training.steps there.
+TEST(Changes, OfTheStepsOfAScheduleOfItsOwnNeedNoWord) {
+  const Folder folder;
+  const Overrides fixed = joined(kRun, {{"lr_scheduler.total_steps", "9"}});
+  train(testing::tiny_run(folder.path(), fixed), kBefore);
+  EXPECT_EQ(train(testing::tiny_run(folder.path(), joined(fixed, {{"training.steps", "6"}}))).step, 6);
+}
+
+TEST(Changes, OfTheBatchSizeReadFiniteDataToItsEnd) {
+  const Folder folder;
+  write_file_atomically(folder.path() / "short.txt", std::string(1800, 'a'));
+  const Overrides finite = joined(
+      kRun,
+      {{"data.datasets", "[{path = \"" + (folder.path() / "short.txt").string() + "\"}]"},
+       {"data.repeat", "false"},
+       {"data.validation_fraction", "0"},
+       {"training.steps", "1000"}});
+  EXPECT_EQ(train(testing::tiny_run(folder.path(), finite), 5).step, 5);
+  const auto after = testing::tiny_run(
+      folder.path(),
+      joined(finite, {{"training.global_batch_size", "8"}, {"checkpoint.allow_changes", R"(["batch_size"])"}}));
+  EXPECT_EQ(train(after).step, 9) << "of 56 sequences, 36 were left";
+  EXPECT_EQ(read_run_state(checkpoint(after, 9)).sequences_read, 20 + 4 * 8);
+}
+
+TEST(Changes, AreAllowedForTheStateOfAnotherRunToo) {
+  const Folder folder, other;
+  const auto first = testing::tiny_run(folder.path(), kRun);
+  train(first, kBefore);
+  const Overrides larger{{"training.global_batch_size", "8"}, {"checkpoint.allow_changes", R"(["batch_size"])"}};
+  fs::copy(folder.path() / "out/checkpoints", other.path() / "source", fs::copy_options::recursive);
+  const auto resumed = testing::tiny_run(folder.path(), joined(kRun, larger));
+  train(resumed);
+  const auto taken = testing::tiny_run(
+      other.path(),
+      joined(
+          joined(kRun, larger),
+          {{"checkpoint.initial_load_path", '"' + (other.path() / "source/step-4").string() + '"'},
+           {"checkpoint.initial_load_model_only", "false"}}));
+  train(taken);
+  testing::expect_same_bits(
+      testing::tensors(checkpoint(taken, 9), "model"), testing::tensors(checkpoint(resumed, 9), "model"));
+}
+
+TEST(Changes, OnAMeshEqualOneDevice) {
+  const Overrides run = joined(
+      joined(testing::family("qwen3"), kRun),
+      {{"training.steps", "8"}, {"lr_scheduler.total_steps", "8"}, {"checkpoint.interval", "8"}});
+  const Overrides changes{
+      {"training.global_batch_size", "16"},
+      {"training.seq_len", "48"},
+      {"data.datasets.1.weight", "3"},
+      {"checkpoint.allow_changes", R"(["batch_size", "seq_len", "data"])"}};
+  const Folder source;
+  train(testing::tiny_run(source.path(), run), kBefore);
+  const auto resumed = [&](const Folder& folder) {
+    fs::copy(source.path() / "out", folder.path() / "out", fs::copy_options::recursive);
+    return testing::tiny_run(folder.path(), joined(run, changes));
+  };
+  const Folder one;
+  const auto alone = resumed(one);
+  train(alone);
+  const auto wanted = testing::outcome_of(alone);
+  for (const testing::Mesh& mesh :
+       {testing::Mesh{.dp_shard = 2, .tp = 2},
+        testing::Mesh{.dp_replicate = 2, .cp = 2},
+        testing::Mesh{.dp_shard = 2, .pp = 2}}) {
+    SCOPED_TRACE(mesh.name());
+    const Folder folder;
+    const auto config = resumed(folder);
+    testing::train_on(mesh, config);
+    testing::expect_equal(wanted, testing::outcome_of(config));
+  }
+}
+
+TEST(RunState, OfAnOlderCheckpointHasItsPositionInSteps) {
+  const Folder folder;
+  write_file_atomically(
+      folder.path() / "trainer.json",
+      R"({"step": 5, "num_tokens": 9, "skipped": 0, "data_ahead": -2, "seed": 1, "rows_per_step": 4, "seq_len": 32})");
+  const RunState state = read_run_state(folder.path());
+  EXPECT_EQ(state.sequences_read, (5 - 2) * 4);
+  EXPECT_EQ(state.schedule_steps, 0);
+}
+
+}  // namespace
+}  // namespace lehr::train

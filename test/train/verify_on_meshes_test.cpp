@@ -1,0 +1,153 @@
+// lehr verify on a mesh computes the outputs of one device.
+#include <gmock/gmock.h>
+
+#include <mutex>
+
+#include "lehr/base/error.h"
+#include "lehr/state/safetensors_writer.h"
+#include "lehr/train/verify.h"
+#include "test/train/mesh_support.h"
+
+namespace lehr::train {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Mesh;
+using ::testing::ThrowsMessage;
+
+VerifyOptions options_of(const std::string& name) {
+  return {
+      .model = std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/reference" / name,
+      .reference = {},
+      .dtype = at::kDouble};
+}
+
+// The report of each rank.
+std::vector<VerifyReport> reports_of(const Mesh& mesh, const VerifyOptions& options) {
+  const ParallelismConfig parallelism = testing::with_degrees({}, mesh).parallelism;
+  std::vector<VerifyReport> reports;
+  std::mutex mutex;
+  mesh::run_ranks(
+      mesh.world(),
+      [&](mesh::Transport& transport) {
+        const Ranks ranks(parallelism, &transport);
+        VerifyReport report = verify_on_ranks(options, testing::specs(), parallelism, ranks);
+        const std::lock_guard lock(mutex);
+        reports.push_back(std::move(report));
+      },
+      std::chrono::seconds(60));
+  return reports;
+}
+
+// The tensors that need gradients, and those that stages do not have.
+bool is_left_out(const std::string& name, bool staged) {
+  const auto starts = [&](const char* prefix) { return name.starts_with(prefix); };
+  return starts("grad") || starts("train_") || starts("final_param:") || starts("aux_loss") ||
+         starts("loss_with_aux") ||
+         (staged && (starts("hidden.") || starts("router_logits.") || starts("topk_index.")));
+}
+
+struct Case {
+  const char* reference;
+  std::vector<Mesh> meshes;
+};
+const std::vector<Mesh> kDense{
+    {.dp_shard = 2},
+    {.dp_shard = 4},
+    {.tp = 2},
+    {.pp = 2},
+    {.dp_shard = 2, .tp = 2},
+    {.tp = 2, .pp = 2},
+    {.dp_shard = 2, .pp = 2},
+    {.dp_shard = 2, .tp = 2, .pp = 2}};
+const std::vector<Mesh> kExperts{
+    {.dp_shard = 2, .ep = 2},
+    {.dp_shard = 4, .ep = 2},
+    {.dp_shard = 4, .ep = 4},
+    {.tp = 2},
+    {.tp = 2, .ep = 2},
+    {.pp = 2},
+    {.dp_shard = 2, .tp = 2, .ep = 4},
+    {.dp_shard = 2, .ep = 2, .pp = 2}};
+
+class VerifyOnMeshes : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(
+    References,
+    VerifyOnMeshes,
+    ::testing::Values(
+        Case{"qwen3_tied_v4config", kDense},
+        Case{"llama_rope_llama3", kDense},
+        Case{"qwen3_seqcls", kDense},
+        Case{"qwen3moe_sparse_step2", kExperts},
+        Case{
+            "deepseek_v3_yarn",
+            {{.dp_shard = 2, .ep = 2}, {.dp_shard = 4, .ep = 4}, {.pp = 2}, {.dp_shard = 2, .ep = 2, .pp = 2}}}),
+    [](const auto& one) { return std::string(one.param.reference); });
+
+TEST_P(VerifyOnMeshes, ComputesTheOutputsOfOneDevice) {
+  const VerifyOptions options = options_of(GetParam().reference);
+  const VerifyReport wanted = verify(options, testing::families());
+  for (const Mesh& mesh : GetParam().meshes) {
+    SCOPED_TRACE(mesh.name());
+    for (const VerifyReport& report : reports_of(mesh, options)) {
+      EXPECT_TRUE(report.ok()) << format_report(report);
+      for (const auto& [name, value] : wanted.computed) {
+        if (is_left_out(name, mesh.pp > 1)) {
+          EXPECT_FALSE(report.computed.contains(name)) << name;
+          continue;
+        }
+        ASSERT_TRUE(report.computed.contains(name)) << name;
+        const at::Tensor& found = report.computed.at(name);
+        ASSERT_EQ(found.sizes(), value.sizes()) << name;
+        const double scale = value.to(at::kDouble).abs().max().item<double>();
+        EXPECT_LE((found - value).abs().max().item<double>(), testing::kTolerance * scale) << name;
+      }
+    }
+  }
+}
+
+// Sequences of odd length are padded for tensor parallelism, and the padding is in no result.
+TEST(VerifyOnMeshes, PadsSequencesOfAnyLength) {
+  VerifyOptions options = options_of("qwen3_tied_v4config");
+  const auto oracle = testing::tensors(options.model / "oracle.safetensors", "");
+  const testing::Folder folder;
+  options.reference = folder.path() / "oracle.safetensors";
+  state::save_safetensors(
+      *options.reference,
+      {{"input_ids", oracle.at("input_ids").narrow(1, 0, 23).contiguous()},
+       {"logits_f64", oracle.at("logits_f64").narrow(1, 0, 23).contiguous()},
+       {"logps", oracle.at("logps").narrow(1, 0, 22).contiguous()},
+       {"hidden.2", oracle.at("hidden.2").narrow(1, 0, 23).contiguous()}});
+  for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.tp = 4}, Mesh{.tp = 2, .pp = 2}}) {
+    SCOPED_TRACE(mesh.name());
+    for (const VerifyReport& report : reports_of(mesh, options)) {
+      EXPECT_EQ(report.rows.size(), mesh.pp > 1 ? 2U : 3U);
+      EXPECT_TRUE(report.ok()) << format_report(report);
+    }
+  }
+}
+
+// A difference is found on every rank, so that all exit alike.
+TEST(VerifyOnMeshes, FindTheDifferenceOnEveryRank) {
+  VerifyOptions options = options_of("qwen3_tied_v4config");
+  options.atol = 0;
+  for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.pp = 2}}) {
+    for (const VerifyReport& report : reports_of(mesh, options)) {
+      EXPECT_FALSE(report.ok());
+      EXPECT_THAT(report.left_out, ::testing::Contains("train_input_ids"));
+    }
+  }
+}
+
+TEST(VerifyOnMeshes, RefuseRanksWithoutWholeSequencesAndReplicas) {
+  const VerifyOptions options = options_of("qwen3_tied_v4config");
+  EXPECT_THAT(
+      [&] { reports_of({.cp = 2}, options); },
+      ThrowsMessage<Error>(HasSubstr("parallelism.context_parallel_degree: ")));
+  EXPECT_THAT(
+      [&] { reports_of({.dp_replicate = 2}, options); },
+      ThrowsMessage<Error>(HasSubstr("parallelism.data_parallel_replicate_degree: ")));
+}
+
+}  // namespace
+}  // namespace lehr::train
