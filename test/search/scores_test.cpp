@@ -208,7 +208,7 @@ TEST_P(SearchScores, ThatRanksShareAreThoseOfOneRank) {
   }
   for (int64_t rank = 0; rank < kRanks; ++rank) {
     int64_t own = 0;
-    const auto progress = [&](int64_t, int64_t all) { own = all; };
+    const auto progress = [&](int64_t done, int64_t) { own = done; };
     ScoreRecords& of_rank = records[static_cast<size_t>(rank)];
     score_space(teacher.library, teacher.data(), "t", base, of_rank, progress, {.rank = rank, .ranks = kRanks});
     EXPECT_LE(std::abs(own - wanted_count / kRanks), 1) << rank;
