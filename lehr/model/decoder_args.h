@@ -22,22 +22,29 @@ descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderCo
 /// The name of the only segment of a vocabulary that is not split.
 inline constexpr const char* kWholeVocabulary = "default";
 
-/// True if a layer's parameters have flags for the forms of its sub-blocks: then layers may differ.
+/// True if a layer's parameters have no-op flags for its sub-blocks: then layers may differ.
 template <class LayerParameters>
 inline constexpr bool kLayersMayDiffer = requires(LayerParameters p) {
   p.attention_no_op;
-  p.attention_linear;
   p.ffn_no_op;
-  p.ffn_linear;
+};
+
+/// True if a layer has members for linear layers in place of its sub-blocks.
+template <class Layer>
+inline constexpr bool kMayBeLinear = requires(typename Layer::Impl layer) {
+  layer.linear_attn;
+  layer.linear_mlp;
 };
 
 /// Sets the flags for sub-blocks that a layer lacks, or that are one linear layer.
 template <class LayerParameters>
 void set_forms(const descriptor::BlockConfig& block, LayerParameters& params) {
   params.attention_no_op = block.attention_is_no_op();
-  params.attention_linear = block.attention_is_linear();
   params.ffn_no_op = block.ffn_is_no_op();
-  params.ffn_linear = block.ffn_is_linear();
+  if constexpr (requires { params.attention_linear; }) {
+    params.attention_linear = block.attention_is_linear();
+    params.ffn_linear = block.ffn_is_linear();
+  }
 }
 
 /// True if layers of `Family` may differ.
@@ -116,6 +123,16 @@ class DecoderArgs : public descriptor::ModelArgs {
         "{}block_configs: models of type {} do not support layers that differ",
         where,
         Family::kModelType);
+    for (size_t layer = 0; layer < config_.block_configs.size(); ++layer) {
+      const descriptor::BlockConfig& block = config_.block_configs[layer];
+      require(
+          kMayBeLinear<typename Family::Layer> || (!block.attention_is_linear() && !block.ffn_is_linear()),
+          "{}block_configs[{}]: models of type {} do not support replace_with_linear, linear layers in place of "
+          "sub-blocks",
+          where,
+          layer,
+          Family::kModelType);
+    }
   }
   std::vector<descriptor::BlockConfig> block_configs() const override { return config_.blocks(); }
   bool is_heterogeneous() const override { return !config_.block_configs.empty(); }
