@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <utility>
 
 namespace lehr::pipeline {
 
@@ -26,10 +27,11 @@ class BackgroundQueue {
     left_.pop_front();
     return seconds;
   }
+  /// Waits until all have ended, and returns the seconds.
   double wait_for_all() {
     double seconds = 0;
-    while (!left_.empty()) {
-      seconds += wait_for_next();
+    for (double& left : left_) {
+      seconds += std::exchange(left, 0);
     }
     return seconds;
   }

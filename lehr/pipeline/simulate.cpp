@@ -26,18 +26,22 @@ void check_cost(double value, std::string_view name) {
   require(std::isfinite(value) && value >= 0, "pipeline costs: expected a number from 0 for {}, found {}", name, value);
 }
 
-// Checks the values of all stages; a single value is repeated.
-std::vector<double> by_stage(const std::vector<double>& values, int64_t num_stages, std::string_view name) {
+// Returns the values of all stages, which may be below 0; a single value is repeated.
+std::vector<double> differences(const std::vector<double>& values, int64_t num_stages, std::string_view name) {
   require(
       values.size() == 1 || static_cast<int64_t>(values.size()) == num_stages,
       "pipeline costs: expected 1 or {} values for {}, one per stage, found {}",
       num_stages,
       name,
       values.size());
+  return values.size() == 1 ? std::vector<double>(static_cast<size_t>(num_stages), values[0]) : values;
+}
+
+std::vector<double> by_stage(const std::vector<double>& values, int64_t num_stages, std::string_view name) {
   for (const double value : values) {
     check_cost(value, name);
   }
-  return values.size() == 1 ? std::vector<double>(static_cast<size_t>(num_stages), values[0]) : values;
+  return differences(values, num_stages, name);
 }
 
 void check_background(std::vector<std::vector<Background>>& by_stage, int64_t num_stages, std::string_view name) {
@@ -60,19 +64,15 @@ PipelineCosts checked(PipelineCosts costs, int64_t num_stages) {
   costs.forward = by_stage(costs.forward, num_stages, "forward");
   costs.backward_input = by_stage(costs.backward_input, num_stages, "backward_input");
   costs.backward_weight = by_stage(costs.backward_weight, num_stages, "backward_weight");
-  costs.first_forward = by_stage(costs.first_forward, num_stages, "first_forward");
-  require(
-      costs.first_backward.size() == 1 || static_cast<int64_t>(costs.first_backward.size()) == num_stages,
-      "pipeline costs: expected 1 or {} values for first_backward, one per stage, found {}",
-      num_stages,
-      costs.first_backward.size());
-  costs.first_backward.resize(static_cast<size_t>(num_stages), costs.first_backward.front());
-  costs.last_backward = by_stage(costs.last_backward, num_stages, "last_backward");
+  costs.first_forward = differences(costs.first_forward, num_stages, "first_forward");
+  costs.first_backward = differences(costs.first_backward, num_stages, "first_backward");
+  costs.last_backward = differences(costs.last_backward, num_stages, "last_backward");
   costs.activation_bytes = by_stage(costs.activation_bytes, num_stages, "activation_bytes");
   costs.boundary_bytes = by_stage(costs.boundary_bytes, num_stages, "boundary_bytes");
   check_background(costs.gathers, num_stages, "gathers");
   check_background(costs.reductions, num_stages, "reductions");
   check_cost(costs.background_speed, "background_speed");
+  costs.follows_background.resize(static_cast<size_t>(num_stages), false);
   check_cost(costs.launch_latency, "launch_latency");
   check_cost(costs.update, "update");
   check_cost(costs.kept_after_dgrad, "kept_after_dgrad");
@@ -152,7 +152,7 @@ class Simulation {
                         (backwards_[stage] + 1 == program_.num_microbatches ? costs_.last_backward[stage] : 0);
     switch (action.kind) {
       case ActionKind::forward:
-        return costs_.forward[stage] + first;
+        return std::max(0.0, costs_.forward[stage] + first);
       case ActionKind::backward_full:
         return std::max(0.0, costs_.backward_input[stage] + costs_.backward_weight[stage] + once);
       case ActionKind::backward_input:
@@ -224,7 +224,10 @@ class Simulation {
         compute_until(gather.offset);
         waits += background.wait_for_next();
       }
-    } else if (completes_backward(action) && backwards_[stage] + 1 == program_.num_microbatches) {
+    } else if (costs_.follows_background[stage] && action.kind != ActionKind::backward_weight) {
+      waits += background.wait_for_all();
+    }
+    if (completes_backward(action) && backwards_[stage] + 1 == program_.num_microbatches) {
       for (const Background& reduction : costs_.reductions[stage]) {
         compute_until(own - reduction.offset);
         background.start(reduction.seconds);

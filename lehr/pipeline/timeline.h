@@ -20,9 +20,11 @@ struct PipelineCosts {
   std::vector<double> forward = {1.0};          ///< Seconds per F.
   std::vector<double> backward_input = {1.0};   ///< Seconds per I.
   std::vector<double> backward_weight = {1.0};  ///< Seconds per W. A B takes as long as I and W together.
-  std::vector<double> first_forward = {0.0};    ///< Additional seconds of a stage's first F of the step,
-  std::vector<double> first_backward = {0.0};   ///< of its first B, or W of a split one (below 0: shorter than others),
-  std::vector<double> last_backward = {0.0};    ///< and of its last B or W: the step's reductions.
+  /// Additional seconds, below 0 for an action that is shorter than others: of a stage's first F of the step, of its
+  /// first B, or W of a split one, and of its last B or W.
+  std::vector<double> first_forward = {0.0};
+  std::vector<double> first_backward = {0.0};
+  std::vector<double> last_backward = {0.0};
 
   /// All-gathers that start when the step begins, and that a stage's first F waits for `offset` seconds after its own
   /// start; reductions that start `offset` seconds before the end of its last B or W, and that its rank waits for after
@@ -31,6 +33,9 @@ struct PipelineCosts {
   std::vector<std::vector<Background>> gathers = {};
   std::vector<std::vector<Background>> reductions = {};
   double background_speed = 1.0;
+  /// By stage, empty for none: whether every F, and B or I, begins with a collective of the same group, which follows
+  /// those in the background.
+  std::vector<bool> follows_background = {};
 
   /// Seconds to send the hidden states of one micro-batch (or their gradients) from rank to rank; null: zero. Transfers
   /// between the same two ranks in one direction are sequential.

@@ -141,7 +141,10 @@ double expose(
     const auto [work, started, waited] = action.events[i];
     if (started != ActionEvent::kNone && across[static_cast<size_t>(started)]) {
       const double alone = link_time_of(action.calls[static_cast<size_t>(started)], context).seconds();
-      found[started] = {.seconds = alone, .before = border - time.by_event[i]};
+      found[started] = {
+          .axes = action.calls[static_cast<size_t>(started)].axes,
+          .seconds = alone,
+          .before = border - time.by_event[i]};
     }
     if (waited != ActionEvent::kNone && across[static_cast<size_t>(waited)]) {
       found[waited].after = time.by_event[i] - border;
@@ -229,10 +232,13 @@ void add_once_a_step(StageCost& cost, const StageMeasurement& stage, double expe
   }
   for (const CallAcross& one : last.across) {
     cost.reductions.push_back({.seconds = one.seconds, .offset = one.before});
+    const auto& calls = cost.forward.communication;
+    cost.follows_background |=
+        std::any_of(calls.begin(), calls.end(), [&](const CommunicationCost& other) { return other.axes == one.axes; });
   }
-  cost.first_forward = std::max(0.0, without_slowest(first) - without_slowest(cost.forward));
+  cost.first_forward = without_slowest(first) - without_slowest(cost.forward);
   cost.first_backward = without_slowest(first_backward) - without_slowest(cost.backward);
-  cost.last_backward = std::max(0.0, backward - without_slowest(cost.backward));
+  cost.last_backward = backward - without_slowest(cost.backward);
   cost.after_backward = std::max(0.0, without_slowest(last) - backward);
   add_to(cost.per_step, first, 1);
   add_to(cost.per_step, cost.forward, -1);
@@ -333,6 +339,7 @@ pipeline::PipelineCosts pipeline_costs(
     costs.last_backward.push_back(cost.last_backward);
     costs.gathers.push_back(cost.gathers);
     costs.reductions.push_back(cost.reductions);
+    costs.follows_background.push_back(cost.follows_background);
     updates[static_cast<size_t>(rank_of_stage[stage])] += cost.update();
   }
   costs.update = *std::max_element(updates.begin(), updates.end());

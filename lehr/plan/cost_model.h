@@ -26,6 +26,7 @@ struct CommunicationCost {
 
 /// A call that is started before an action's border (ActionMeasurement::border) and waited for after it.
 struct CallAcross {
+  std::string axes;
   double seconds = 0;  ///< On idle links.
   double before = 0;   ///< Seconds from its start to the border, ...
   double after = 0;    ///< ... and from there to the wait, if all other such calls took no time.
@@ -57,14 +58,15 @@ struct StageCost {
 
   /// @name Once per step
   /// @{
-  double first_forward = 0;   ///< Seconds that the first forward takes longer than others,
-  double first_backward = 0;  ///< the first backward, which adds to no gradients: below 0,
+  double first_forward = 0;   ///< Seconds that the first forward takes longer than others (below 0: shorter),
+  double first_backward = 0;  ///< the first backward, which adds to no gradients,
   double last_backward = 0;   ///< and the last backward (of a split one, its wgrad).
   double after_backward = 0;  ///< Seconds from the end of all reductions of shards until the norm.
   /// Calls of the first forward that start when the step begins, and of the last backward that end after it. They are
   /// exposed as far as the rank then waits for them (pipeline::Timeline).
   std::vector<pipeline::Background> gathers = {};
   std::vector<pipeline::Background> reductions = {};
+  bool follows_background = false;  ///< Whether its actions have collectives of the same group, which follow these.
   /// Collectives; their exposed time, and per_step_pointwise, are the sum of the four above.
   std::vector<CommunicationCost> per_step = {};
   double per_step_pointwise = 0;

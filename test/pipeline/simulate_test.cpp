@@ -109,6 +109,10 @@ TEST(Simulate, ARankGathersWhileItWaitsAndReducesBesideOtherStages) {
   EXPECT_EQ(timeline.makespan, 12.5);
   // From the end of B3 at 6.5 s until the end of B1 at 10.5 s.
   EXPECT_EQ(timeline.reduction_waits, (std::vector<double>{0, 2}));
+  costs.follows_background = {false, true, false, false};
+  const Timeline behind = simulate(program, costs);  // B1 at 8.5 s begins with a collective that follows the reduction
+  EXPECT_EQ(behind.gather_waits, (std::vector<double>{0, 0.5 + 4}));
+  EXPECT_EQ(behind.reduction_waits, (std::vector<double>{0, 0}));
 }
 
 TEST(Simulate, SerializesTransfersBetweenTwoRanks) {
