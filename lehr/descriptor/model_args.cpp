@@ -178,10 +178,10 @@ std::unique_ptr<ModelArgs> ModelFamily::with_config_keys(
     const auto near = suggest(key, known);
     require(
         written.find(key) != nullptr,
-        "{}.{}: unknown key{}; the config.json of this model has {}",
+        "{}.{}: unknown key{} The config.json of this model has {}",
         table,
         key,
-        near ? fmt::format("; did you mean '{}.{}'?", table, *near) : "",
+        near ? fmt::format("; did you mean '{}.{}'?", table, *near) : ".",
         fmt::join(known, ", "));
   }
   return changed;

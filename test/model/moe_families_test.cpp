@@ -292,7 +292,7 @@ TEST(ConfigKeys, ChangeTheShapeOfAFlavor) {
   EXPECT_EQ(changed(gpt_oss_family(), R"({"sliding_window": 5})").at("sliding_window").as_int(), 5);
   for (const auto& keys_and_message : std::map<std::string, std::string>{
            {R"({"kv_lora_rnk": 24})", "model.args.kv_lora_rnk: unknown key; did you mean 'model.args.kv_lora_rank'?"},
-           {R"({"full_attention_interval": 2})", "model.args.full_attention_interval: unknown key; the config.json of"},
+           {R"({"full_attention_interval": 2})", "model.args.full_attention_interval: unknown key. The config.json of"},
            {R"({"kv_lora_rank": "x"})", "kv_lora_rank: expected"},
            {R"({"hidden_act": "gelu"})", "model.args: hidden_act: expected silu, found gelu"}}) {
     const std::string& keys = keys_and_message.first;
