@@ -94,7 +94,7 @@ TEST(SupervisedFineTuning, AnotherTemplateMeansOtherData) {
       [&] {
         train(chat_run(folder.path(), {{"tokenizer.chat_template", "\"" + own.string() + "\""}}));
       },
-      Throws<Error>(::testing::Property(&Error::what, HasSubstr("the run so far read different data"))));
+      Throws<Error>(::testing::Property(&Error::what, HasSubstr("read different data than [data] describes"))));
 }
 
 TEST(SupervisedFineTuning, SavesTheConfiguredTemplateWithTheModel) {
