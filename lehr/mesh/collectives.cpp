@@ -28,16 +28,6 @@ Kind backward_of(Kind forward, bool invariant) {
   return Kind::identity;
 }
 
-// Concatenates along `dim`; collectives concatenate along dimension 0 only.
-at::Tensor gathered(const at::Tensor& input, const Group& group, int64_t dim) {
-  const at::Tensor part = input.contiguous();
-  auto shape = part.sizes().vec();
-  shape.insert(shape.begin(), group.size());
-  const at::Tensor parts = at::empty(shape, part.options());
-  group.all_gather(parts, part);
-  return dim == 0 ? parts.flatten(0, 1) : parts.movedim(0, dim).flatten(dim, dim + 1);
-}
-
 at::Tensor reduced_part(const at::Tensor& input, const Group& group, int64_t dim) {
   const int64_t size = input.size(dim) / group.size();
   auto shape = input.sizes().vec();
@@ -52,7 +42,7 @@ at::Tensor reduced_part(const at::Tensor& input, const Group& group, int64_t dim
 at::Tensor run(Kind kind, const at::Tensor& input, const Group& group, int64_t dim) {
   switch (kind) {
     case Kind::all_gather:
-      return gathered(input, group, dim);
+      return StartedAllGather(input, group, dim).wait();
     case Kind::reduce_scatter:
       return reduced_part(input, group, dim);
     case Kind::all_reduce: {
@@ -181,6 +171,20 @@ at::Tensor collective(
 
 at::Tensor all_gather(const at::Tensor& input, const Group& group, int64_t dim) {
   return collective("all_gather", Kind::all_gather, false, input, group, dim);
+}
+
+StartedAllGather::StartedAllGather(const at::Tensor& input, const Group& group, int64_t dim) : dim_(dim) {
+  const at::Tensor part = input.contiguous();
+  auto shape = part.sizes().vec();
+  shape.insert(shape.begin(), group.size());
+  parts_ = at::empty(shape, part.options());
+  pending_ = group.start_all_gather(parts_, part);
+}
+
+// Collectives concatenate along dimension 0 only.
+at::Tensor StartedAllGather::wait() {
+  pending_.wait();
+  return dim_ == 0 ? parts_.flatten(0, 1) : parts_.movedim(0, dim_).flatten(dim_, dim_ + 1);
 }
 
 at::Tensor reduce_scatter(const at::Tensor& input, const Group& group, int64_t dim) {

@@ -21,6 +21,17 @@ namespace lehr::mesh {
 
 /// Concatenates the ranks' tensors along `dim`, in the order of ranks.
 at::Tensor all_gather(const at::Tensor& input, const Group& group, int64_t dim);
+/// all_gather() without a graph, in two parts: it overlaps with what is computed between them.
+class StartedAllGather {
+ public:
+  StartedAllGather(const at::Tensor& input, const Group& group, int64_t dim);
+  at::Tensor wait();
+
+ private:
+  at::Tensor parts_;  // (ranks, ...)
+  int64_t dim_;
+  Pending pending_;
+};
 /// Sums over the ranks; each keeps its chunk of `dim`, whose size must be a multiple of the ranks.
 at::Tensor reduce_scatter(const at::Tensor& input, const Group& group, int64_t dim);
 /// Sums over the ranks; the operators that follow do the same work on all of them.

@@ -13,6 +13,7 @@ namespace {
 using Block = std::function<at::Tensor(const at::Tensor&)>;
 
 const ContextSlot<bool> kRecomputing("recomputes a block");
+const ContextSlot<bool> kRegathers("gathers sequences again");
 
 struct Recomputing {
   const ContextScope<bool> scope{kRecomputing, true};
@@ -64,7 +65,12 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
 at::Tensor run_layer(ActivationCheckpointing policy, int64_t layer, const Block& block, const at::Tensor& input) {
   const bool applies = policy.applies_to(layer);
   const ops::RecomputeMatmuls recompute(applies && policy.matmuls_only);
+  const ContextScope<bool> regather(kRegathers, policy.regather);
   return applies && !policy.matmuls_only ? checkpoint(block, input) : block(input);
+}
+
+bool regathers() {
+  return kRegathers.get();
 }
 
 bool is_recomputing() {

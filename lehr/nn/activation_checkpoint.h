@@ -15,6 +15,9 @@ struct ActivationCheckpointing {
   int64_t every = 0;  ///< Every n-th layer (0, n, 2n, ...); 0 means none.
   bool matmuls_only =
       false;  ///< In those layers, recompute only the matmul outputs that backward reads (RecomputeMatmuls).
+  /// In all layers, save this rank's part of sequences that are all-gathered, and gather them again in backward
+  /// (shard/sequence_gather.h).
+  bool regather = false;
 
   constexpr ActivationCheckpointing() = default;
   template <std::same_as<bool> Bool>                                         // not from an int: 2 would mean every
@@ -52,6 +55,9 @@ at::Tensor run_layer(
 /// Gradients of parameters are accumulated into their .grad during backward, so use `Tensor::backward`, not
 /// `torch::autograd::grad` for selected parameters.
 at::Tensor checkpoint(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input);
+
+/// True while run_layer() runs a block on this thread under a policy with ActivationCheckpointing::regather.
+bool regathers();
 
 /// True while this thread recomputes a block for its backward: statistics must not be counted twice.
 bool is_recomputing();

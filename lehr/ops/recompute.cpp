@@ -58,11 +58,24 @@ bool can_recompute(const at::Tensor& tensor) {
   return maker_of(tensor) != nullptr;
 }
 
+void Recompute::start() {
+  const std::lock_guard lock(mutex_);
+  start_locked();
+}
+
+void Recompute::start_locked() {
+  if (start_ && !make_ && !made_.defined()) {
+    const at::NoGradGuard no_grad;
+    make_ = start_();
+  }
+}
+
 at::Tensor Recompute::tensor() {
   const std::lock_guard lock(mutex_);
+  start_locked();
   if (!made_.defined()) {
     const at::NoGradGuard no_grad;
-    made_ = make_();
+    made_ = start_ ? std::exchange(make_, {})() : make_();
   }
   return made_;
 }
@@ -86,16 +99,27 @@ at::Tensor save_operand(AutogradContext* ctx, const char* name, const at::Tensor
   return weight.requires_grad() || RecomputeMatmuls::on() ? save_or_recompute(ctx, name, input) : at::Tensor();
 }
 
+namespace {
+// Returns the reference to the node that recomputes the input; null if the input was saved.
+c10::intrusive_ptr<MadeBy> made_by(AutogradContext* ctx, const char* name) {
+  const auto found = ctx->saved_data.find(name);
+  return found == ctx->saved_data.end() ? nullptr
+                                        : c10::static_intrusive_pointer_cast<MadeBy>(found->second.toCapsule());
+}
+}  // namespace
+
+void start_recomputing(AutogradContext* ctx, const char* name) {
+  if (const auto maker = made_by(ctx, name)) {
+    recompute_of(*maker->node)->start();
+  }
+}
+
 at::Tensor saved_or_recomputed(AutogradContext* ctx, const char* name, const at::Tensor& saved) {
   if (saved.defined()) {
     return saved.detach();
   }
-  const auto found = ctx->saved_data.find(name);
-  if (found == ctx->saved_data.end()) {
-    return {};
-  }
-  const auto made_by = c10::static_intrusive_pointer_cast<MadeBy>(found->second.toCapsule());
-  return recompute_of(*made_by->node)->tensor().view(made_by->sizes);
+  const auto maker = made_by(ctx, name);
+  return maker ? recompute_of(*maker->node)->tensor().view(maker->sizes) : at::Tensor();
 }
 
 }  // namespace lehr::ops

@@ -16,20 +16,30 @@ namespace lehr::ops {
 /// other pass can recompute the output: it fails as if it had reached the node.
 class Recompute : public torch::autograd::FunctionPreHook {
  public:
+  using Make = std::function<at::Tensor()>;
+
   /// `output` is the tensor that `make` recomputes, as the node returned it.
-  Recompute(std::function<at::Tensor()> make, const at::Tensor& output)
+  Recompute(Make make, const at::Tensor& output)
       : make_(std::move(make)), output_nr_(output.output_nr()), version_(output._version()) {}
+  /// The same in two parts, between which other operators may run: `start` begins, and what it returns ends.
+  Recompute(std::function<Make()> start, const at::Tensor& output)
+      : start_(std::move(start)), output_nr_(output.output_nr()), version_(output._version()) {}
 
   /// Returns whether it recomputes `tensor`: this output of the node and no other, and not written to since.
   bool makes(const at::Tensor& tensor) const {
     return tensor.output_nr() == output_nr_ && tensor._version() == version_;
   }
+  /// Begins a recomputation that has two parts; otherwise does nothing.
+  void start();
   /// Returns the recomputed tensor, bit for bit the same, without a graph. Any thread may call it.
   at::Tensor tensor();
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override;
 
  private:
-  std::function<at::Tensor()> make_;
+  void start_locked();
+
+  std::function<Make()> start_;  // null: a recomputation in one part
+  Make make_;                    // with start_: the second part, after the first
   int64_t output_nr_;
   int64_t version_;
   std::mutex mutex_;
@@ -42,7 +52,16 @@ class Recompute : public torch::autograd::FunctionPreHook {
 template <class Function, class Make>
 at::Tensor recomputable(const at::Tensor& output, const Make& make) {
   auto* const node = static_cast<torch::autograd::CppNode<Function>*>(output.grad_fn().get());
-  node->add_pre_hook(std::make_unique<Recompute>([node, make] { return make(&node->ctx_); }, output));
+  node->add_pre_hook(std::make_unique<Recompute>(Recompute::Make([node, make] { return make(&node->ctx_); }), output));
+  return output;
+}
+
+/// The same in two parts, for communication: `start(ctx)` starts it and returns a function that waits for the result.
+template <class Function, class Start>
+at::Tensor recomputable_in_parts(const at::Tensor& output, const Start& start) {
+  auto* const node = static_cast<torch::autograd::CppNode<Function>*>(output.grad_fn().get());
+  node->add_pre_hook(std::make_unique<Recompute>(
+      std::function<Recompute::Make()>([node, start] { return start(&node->ctx_); }), output));
   return output;
 }
 
@@ -78,6 +97,10 @@ at::Tensor save_or_recompute(torch::autograd::AutogradContext* ctx, const char* 
 /// will run, as for a frozen weight.
 at::Tensor save_operand(
     torch::autograd::AutogradContext* ctx, const char* name, const at::Tensor& input, const at::Tensor& weight);
+
+/// For the backward of the same function: starts the communication by which saved_or_recomputed() recomputes the input,
+/// if any, so that operators between the two calls overlap with it.
+void start_recomputing(torch::autograd::AutogradContext* ctx, const char* name);
 
 /// For the backward of the same function: returns the input that save_or_recompute() was called with, without a graph,
 /// saved or recomputed. Undefined if save_operand() saved nothing. `saved` is the tensor that save_or_recompute()

@@ -5,8 +5,10 @@
 #include "lehr/base/error.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/mesh/collectives.h"
+#include "lehr/nn/activation_checkpoint.h"
 #include "lehr/nn/low_rank_adapter.h"
 #include "lehr/ops/linear/linear.h"
+#include "lehr/shard/sequence_gather.h"
 
 namespace lehr::shard {
 
@@ -51,7 +53,7 @@ class GatherSequence : public nn::CallHook {
  public:
   explicit GatherSequence(const Group& group) : group_(group) {}
   at::Tensor call(const at::Tensor& input, const Forward& forward) override {
-    return forward(mesh::all_gather(input, group_, 1));
+    return forward(nn::regathers() ? gather_and_regather(input, group_) : mesh::all_gather(input, group_, 1));
   }
 
  private:

@@ -97,9 +97,11 @@ std::unique_ptr<descriptor::ModelArgs> build_model_args(
 
 std::shared_ptr<nn::Model> build_model(
     const TrainConfig& config, const descriptor::ModelArgs& args, const pipeline::PipelineStageInfo& stage) {
+  nn::ActivationCheckpointing checkpointing = config.activation_checkpoint.policy();
+  checkpointing.regather = config.parallelism.tensor_parallel_regather;
   return args.build(
       {.stage = stage,
-       .checkpointing = config.activation_checkpoint.policy(),
+       .checkpointing = checkpointing,
        .num_virtual_layers_pre = config.parallelism.pipeline_parallel_first_stage_less_layers,
        .num_virtual_layers_post = config.parallelism.pipeline_parallel_last_stage_less_layers});
 }

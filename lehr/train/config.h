@@ -72,6 +72,7 @@ struct ParallelismConfig {
   int64_t data_parallel_replicate_degree = 1;
   int64_t data_parallel_shard_degree = -1;
   int64_t tensor_parallel_degree = 1;
+  bool tensor_parallel_regather = false;
   int64_t context_parallel_degree = 1;
   int64_t expert_parallel_degree = 1;
   int64_t pipeline_parallel_degree = 1;

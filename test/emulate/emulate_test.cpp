@@ -116,6 +116,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {{"pipeline_parallel", "4"}, {"data_parallel_shard", "4"}},
                 32,
                 pipeline_of("Interleaved1F1B", 2, kKeptWhole))},
+        Mesh{"gathered_again", mesh({{"tensor_parallel", "8"}}, 4, {{"parallelism.tensor_parallel_regather", "true"}})},
         Mesh{
             "zero_bubble",
             mesh({{"pipeline_parallel", "4"}, {"data_parallel_replicate", "2"}}, 16, pipeline_of("ZBVZeroBubble", 2))}),

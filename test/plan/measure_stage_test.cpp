@@ -309,6 +309,34 @@ TEST_F(MeasureStage, AStageWaitsForReductionsAtTheEndOfTheStep) {
       (std::vector<int>{1, -1, 1, -1, 1, 0, -1}));
 }
 
+// Each block of a layer keeps a part of the sequence less, and gathers it beside a matmul.
+TEST_F(MeasureStage, SequencesThatAreGatheredAgainAreNotKept) {
+  const auto measured = [](const std::string& regather) {
+    const Planned planned(model_of(
+        "llama3",
+        both(
+            kAllKept,
+            {{"parallelism.tensor_parallel_degree", "2"}, {"parallelism.tensor_parallel_regather", regather}})));
+    return planned.on_meta();
+  };
+  const StageMeasurement kept = measured("false");
+  const StageMeasurement again = measured("true");
+  const int64_t blocks = 2 * again.num_layers;
+  const int64_t sequence = 256 * 64 * 4;  // tokens x hidden size in float32; the norm before it is computed again
+  EXPECT_EQ(kept.forward.kept - again.forward.kept, blocks * sequence);
+  EXPECT_EQ(kept.backward.matmul_flops, again.backward.matmul_flops);
+  const auto gathers = [](const ActionMeasurement& action) { return find(action.communication, "all_gather")->calls; };
+  EXPECT_EQ(gathers(again.forward), gathers(kept.forward));
+  EXPECT_EQ(gathers(again.backward), gathers(kept.backward) + blocks);
+  double beside = 0;  // FLOPs while a gather runs
+  bool running = false;
+  for (const ActionEvent& event : again.backward.events) {
+    beside += running ? event.work.matmul_flops : 0;
+    running = event.started != ActionEvent::kNone;
+  }
+  EXPECT_GT(beside, 0);
+}
+
 TEST_F(MeasureStage, ReplicasAreReducedOncePerStep) {
   const Planned planned(model_of("qwen3", {{"parallelism.data_parallel_replicate_degree", "4"}}));
   const auto m = planned.on_meta();

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "lehr/nn/activation_checkpoint.h"
 #include "lehr/nn/low_rank_adapter.h"
 #include "lehr/ops/linear/linear.h"
 #include "test/shard/one_device.h"
@@ -15,8 +16,8 @@ using testing::HasSubstr;
 
 constexpr int64_t kBatch = 2, kTokens = 8, kHidden = 12, kHeadDim = 4;
 
-// Compares `call(block, x)` on 2 and 4 ranks with one device. Outputs are weighted differently at each position, so
-// that a misplaced part shows.
+// Compares `call(block, x)` on 2 and 4 ranks with one device, where backward keeps the gathered sequence or gathers it
+// again. Outputs are weighted differently at each position, so that a misplaced part shows.
 template <class Block>
 void expect_equal_to_one_device(
     const std::function<Block()>& make, const std::function<at::Tensor(Block&, const at::Tensor&)>& call) {
@@ -28,15 +29,18 @@ void expect_equal_to_one_device(
   const at::Tensor expected = call(whole, x);
   (expected * weight).sum().backward();
 
-  for (const int64_t ranks : {2, 4}) {
-    test::on_mesh({.tensor_parallel = ranks}, [&](DistributedContext& context) {
+  for (const auto& [ranks, regather] : {std::pair{2, false}, {4, false}, {2, true}, {4, true}}) {
+    test::on_mesh({.tensor_parallel = ranks}, [&, again = regather](DistributedContext& context) {
+      nn::ActivationCheckpointing policy;
+      policy.regather = again;
       Block block = make();
       tensor_parallel(*block, context);
       require_tensor_layouts(*block, context);
       test::make_real(*block);
       test::expect_same_values(*block, *whole);
       const at::Tensor input = test::sequence_part(x.detach(), context).clone().requires_grad_();
-      const at::Tensor output = call(block, input);
+      const at::Tensor output = nn::run_layer(
+          policy, 0, [&](const at::Tensor& part) { return call(block, part); }, input);
       (output * test::sequence_part(weight, context)).sum().backward();
       test::expect_near("output", output, test::sequence_part(expected.detach(), context), expected.detach());
       test::expect_near("input's gradient", input.grad(), test::sequence_part(x.grad(), context), x.grad());

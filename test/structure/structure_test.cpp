@@ -229,8 +229,10 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "weight_gradient",
       "note_weight_gradients",
       "recomputable",
+      "recomputable_in_parts",
       "save_or_recompute",
       "save_operand",
+      "start_recomputing",
       "saved_or_recomputed",
       "flash_attention_on_meta",
       "causal_attention_flops",
@@ -266,7 +268,17 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "grouped_linear_reference"};
   // Backward functions that compute nothing themselves: they send, wait, or run functions with scopes of their own.
   static const std::set<std::string> kGlue = {
-      "Flash", "Attach", "Checkpoint", "Collective", "AllToAll", "Start", "Wait", "Begin", "BeginFrozen", "End"};
+      "Flash",
+      "Attach",
+      "Checkpoint",
+      "Collective",
+      "AllToAll",
+      "SequenceGather",
+      "Start",
+      "Wait",
+      "Begin",
+      "BeginFrozen",
+      "End"};
   static const std::regex kDeclared(R"(^[A-Za-z][A-Za-z_:<>, ]* ([a-z_0-9]+)\()");
   static const std::regex kFunction(R"((?:struct|class) (\w+) : (?:public )?torch::autograd::Function<)");
   static const std::regex kScope(R"re(OperatorScope scope\(OperatorKind::\w+, "lehr::(\w+)"\))re");

@@ -194,6 +194,7 @@ void draw_memory(Dice& dice, Draw& draw) {
   set("fsdp_reshard_after_forward", dice.one_of<std::string>({"default", "always", "never"}));
   set("fsdp_reduce_each_microbatch", dice.one_of<std::string>({"true", "false"}));
   set("fsdp_cpu_offload", dice.chance(0.25) ? "true" : "false");
+  set("tensor_parallel_regather", dice.one_of<std::string>({"true", "false"}));
   set("context_parallel_rotate_method", dice.one_of<std::string>({"allgather", "ring"}));
 }
 

@@ -360,6 +360,35 @@ TEST(EveryKindOfRun, EqualsOneDevice) {
   expect_law(kinds(data.path(), testing::checkpoint(base, kSteps)));
 }
 
+// Backward gathers the sequences of tensor-parallel blocks again: alone, and with everything else that recomputes.
+TEST(GatheredAgain, EqualsOneDevice) {
+  const Folder of_base;
+  const auto base = tiny_run(of_base.path(), family("qwen3"));
+  testing::train(base);
+  const auto again = [](Overrides overrides, const std::string& mode, const std::string& option = "op") {
+    overrides.emplace_back("parallelism.tensor_parallel_regather", "true");
+    overrides.emplace_back("activation_checkpoint.mode", mode);
+    overrides.emplace_back("activation_checkpoint.selective_ac_option", "\"" + option + "\"");
+    return overrides;
+  };
+  const Overrides lora{
+      {"checkpoint.initial_load_path", quoted(testing::checkpoint(base, kSteps))},
+      {"peft.method", "lora"},
+      {"peft.r", "4"},
+      {"peft.target_pattern", "'.*_proj'"}};
+  const Overrides float8{{"float8.enable", "true"}, {"model.args.intermediate_size", "32"}};
+  expect_law(
+      {{"nothing recomputed", again({}, "none"), {{.tp = 4}, {.cp = 2, .tp = 2}, {.dp_shard = 2, .tp = 2}}},
+       {"matmuls recomputed", again({}, "selective"), {{.tp = 2}, {.dp_shard = 2, .cp = 2, .tp = 2}}},
+       {"every second layer recomputed", again({}, "selective", "2"), {{.tp = 2}}},
+       {"all layers recomputed", again({}, "full"), {{.tp = 2}}},
+       {"float8", again(float8, "none"), {{.tp = 2}, {.cp = 2, .tp = 2}}},
+       {"float8, matmuls recomputed", again(float8, "selective"), {{.tp = 2}}},
+       {"adapters", again(lora, "none"), {{.tp = 2}, {.dp_shard = 2, .tp = 2}}, "adapter_model"},
+       {"experts", again(family("qwen3_moe"), "none"), {{.tp = 2}, {.dp_shard = 2, .tp = 2, .ep = 2}}},
+       {"experts, matmuls recomputed", again(family("qwen3_moe"), "selective"), {{.dp_shard = 2, .tp = 2, .ep = 4}}}});
+}
+
 // On every mesh, each forward pass has one sequence, so scales over tokens are the same. A difference of 1e-16 changes
 // the rounding of an element with a probability of about 1e-15.
 TEST(Float8, EqualsOneDevice) {

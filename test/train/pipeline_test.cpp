@@ -127,14 +127,17 @@ TEST_P(EverySchedule, EqualsOneDevice) {
   expect_law(GetParam().model, GetParam().schedule, GetParam().mesh);
 }
 
-// Stages that gather their parameters and reduce their gradients once per step.
+// Stages that gather their parameters and reduce their gradients once per step, and sequences that are gathered again
+// in backward: alone and combined.
 std::vector<Run> runs_that_keep_whole() {
   const Overrides once{
       {"parallelism.fsdp_reshard_after_forward", "\"never\""}, {"parallelism.fsdp_reduce_each_microbatch", "false"}};
+  const Overrides again{{"parallelism.tensor_parallel_regather", "true"}};
   const auto changed = [](Model model, const Overrides& more) {
     model.overrides.insert(model.overrides.end(), more.begin(), more.end());
     return model;
   };
+  const Model both = changed(changed(kUntied, once), again);
   return {
       {{"1F1B", 1}, changed(kUntied, once), {.dp_shard = 2, .pp = 2}},
       {{"Interleaved1F1B", 2}, changed(kUntied, once), {.dp_shard = 2, .pp = 4}},
@@ -142,10 +145,12 @@ std::vector<Run> runs_that_keep_whole() {
       {{"1F1B", 1}, changed(kTied, once), {.dp_replicate = 2, .dp_shard = 2, .pp = 2}},
       {{"ZBH1", 1}, changed(kUntied, once), {.cp = 2, .pp = 2}},
       {{"Interleaved1F1B", 2}, changed(kExperts, once), {.dp_shard = 2, .ep = 2, .pp = 2}},
-      {{"Interleaved1F1B", 2}, changed(kUntied, once), {.tp = 2, .pp = 2}},
-      {{"Interleaved1F1B", 2}, changed(kUntied, once), {.dp_shard = 2, .tp = 2, .pp = 2}},
-      {{"DualPipeV", 2}, changed(kUntied, once), {.dp_shard = 2, .tp = 2, .pp = 2}},
-      {{"ZBVZeroBubble", 2}, changed(kExperts, once), {.tp = 2, .pp = 2}}};
+      {{"1F1B", 1}, changed(kUntied, again), {.tp = 2, .pp = 2}},
+      {{"ZBH2", 1}, changed(kTied, again), {.tp = 2, .pp = 2}},
+      {{"Interleaved1F1B", 2}, both, {.tp = 2, .pp = 2}},
+      {{"Interleaved1F1B", 2}, both, {.dp_shard = 2, .tp = 2, .pp = 2}},
+      {{"DualPipeV", 2}, both, {.dp_shard = 2, .tp = 2, .pp = 2}},
+      {{"ZBVZeroBubble", 2}, changed(changed(kExperts, once), again), {.tp = 2, .pp = 2}}};
 }
 
 TEST(KeptWhole, EqualsOneDevice) {

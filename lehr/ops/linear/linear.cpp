@@ -52,6 +52,9 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     const at::Tensor grad = rows_of(grads[0]);
     at::Tensor grad_input;
     at::Tensor grad_weight;
+    if (ctx->needs_input_grad(1)) {
+      start_recomputing(ctx, "input");
+    }
     if (ctx->needs_input_grad(0)) {
       auto shape = grads[0].sizes().vec();
       shape.back() = weight.size(1);

@@ -134,6 +134,9 @@ struct LinearFloat8 : torch::autograd::Function<LinearFloat8> {
     at::Tensor grad_weight;
     auto shape = grads[0].sizes().vec();
     shape.back() = weight.size(1);
+    if (ctx->needs_input_grad(1)) {
+      start_recomputing(ctx, "input");
+    }
     if (ctx->needs_input_grad(0) && ctx->needs_input_grad(1) && rounds_both(grad, recipe, *split)) {
       const auto [rows, columns] = cuda::to_float8(grad, true, true);
       const at::ScalarType type = grad.scalar_type();
