@@ -20,7 +20,11 @@ from machine import cpu_class
 from report import Report, Section
 
 ROOT = Path(__file__).resolve().parents[1]
-PRESETS = {"small": "bench/profile_small.toml", "quickstart": "recipe/quickstart.toml"}
+sys.path.append(str(ROOT / "test/python"))
+from installed_wheel import install_wheel
+
+# Preset -> config, tokens per sequence, sequences per step.
+PRESETS = {"small": ("bench/profile_small.toml", 1024, 1), "quickstart": ("recipe/quickstart.toml", 256, 8)}
 PROGRAM = "lehr train"
 
 
@@ -49,11 +53,10 @@ WAYS = {
     "data in Python": (lambda lehr, *run: lehr.Trainer(*run, data=byte_data(run[1]["training.seq_len"],
                                                                               run[1]["training.local_batch_size"])), False),
 }
-SIZES = {"small": (1024, 1), "quickstart": (256, 8)}  # seq_len, local_batch_size of the presets
 
 
 def overrides(preset, folder, steps):
-    seq_len, batch = SIZES[preset]
+    _, seq_len, batch = PRESETS[preset]
     return {"job.dump_folder": folder, "training.steps": steps, "training.seq_len": seq_len,
             "training.local_batch_size": batch, "lr_scheduler.warmup_steps": 1,
             "checkpoint.enable": False, "validation.enable": False, "metrics.enable_tensorboard": False,
@@ -65,7 +68,7 @@ def run(a, preset, way, place):
     with tempfile.TemporaryDirectory() as folder:
         keys = overrides(preset, folder, a.steps + a.warmup)
         if way == PROGRAM:
-            command = [a.lehr, "train", PRESETS[preset], "--quiet"]
+            command = [a.lehr, "train", PRESETS[preset][0], "--quiet"]
             command += [f"--{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in keys.items()]
         else:
             command = [sys.executable, __file__, "--child", way, preset, json.dumps(keys)]
@@ -112,13 +115,11 @@ def main():
     if a.child:
         import lehr
         way, preset, keys = a.child
-        WAYS[way][0](lehr, PRESETS[preset], json.loads(keys)).run()
+        WAYS[way][0](lehr, PRESETS[preset][0], json.loads(keys)).run()
         return
     a.lehr = str(Path(a.build) / "lehr")
     with tempfile.TemporaryDirectory() as place:
-        wheel = Path(a.build, "wheel", "wheel.txt").read_text().strip()
-        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile",
-                        "--disable-pip-version-check", "--target", place, wheel], check=True)
+        install_wheel(a.build, place)
         report = Report(a.out, "Training through the Python module", "Written by bench/python_module.py (`make bench-python`).")
         wrong = measure(Section(report, "Speed beside the program's"), a, place)
     if wrong:

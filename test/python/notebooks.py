@@ -5,8 +5,10 @@ Usage: notebooks.py LEHR BUILD [name ...]
 Runs in this Python, in that of LEHR_NOTEBOOK_PYTHON, or in .venv-notebook (script/notebooks.sh makes it). Exit code 77: none has
 nbclient, ipykernel, matplotlib and torch.
 """
-import os, subprocess, sys, tempfile, time
+import os, sys, tempfile, time
 from pathlib import Path
+
+from installed_wheel import install_wheel
 
 root = Path(__file__).resolve().parents[2]
 try:
@@ -20,12 +22,10 @@ except ImportError as missing:
           "or run script/notebooks.sh --setup")
     sys.exit(77)
 
-wheel = Path(sys.argv[2], "wheel", "wheel.txt").read_text().strip()
 failed = []
 with tempfile.TemporaryDirectory(prefix="lehr-notebooks-") as folder:
     packages, work = Path(folder, "packages"), Path(folder, "example/notebook")
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile",
-                    "--disable-pip-version-check", "--target", packages, wheel], check=True)
+    install_wheel(sys.argv[2], packages)
     work.mkdir(parents=True)
     Path(folder, "recipe").symlink_to(root / "recipe")
     os.environ |= {"PYTHONPATH": os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))}

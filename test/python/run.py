@@ -5,8 +5,10 @@ Usage: run.py LEHR BUILD [test ...]
 Needs torch and pip, in this Python or in .venv. `run.py LEHR BUILD interop` compares with transformers, in this Python,
 in the one that LEHR_INTEROP_PYTHON names, or in .bench. Exit code 77: no Python with torch, or with transformers.
 """
-import os, subprocess, sys, tempfile, unittest
+import os, sys, tempfile, unittest
 from pathlib import Path
+
+from installed_wheel import install_wheel
 
 here = Path(__file__).resolve().parent
 root = here.parents[1]
@@ -27,14 +29,8 @@ except ImportError as missing:
     print(f"skipped: {missing}; {remedy}")
     sys.exit(77)
 
-wheel = Path(sys.argv[2], "wheel", "wheel.txt").read_text().strip()
 with tempfile.TemporaryDirectory(prefix="lehr-python-") as folder:
-    pip = next((python for python in (sys.executable, root / ".venv/bin/python")
-                if subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode == 0), None)
-    if pip is None:
-        sys.exit(f"{sys.executable}: has no pip")
-    subprocess.run([pip, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile",
-                    "--disable-pip-version-check", "--target", folder, wheel], check=True)
+    install_wheel(sys.argv[2], folder)
     sys.path[:0] = [folder, str(here)]
     os.environ["LEHR_BUILT"] = os.path.abspath(sys.argv[1])
     os.environ["LEHR_INSTALLED"] = folder

@@ -5,6 +5,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
+#include "test/train/given_batches.h"
 #include "test/train/mesh_support.h"
 
 namespace lehr::train {
@@ -66,16 +67,6 @@ std::vector<Batch> steps_of(const Part& part) {
   return steps;
 }
 
-class GivenBatches : public BatchStream {
- public:
-  explicit GivenBatches(std::vector<Batch> steps) : steps_(std::move(steps)) {}
-  std::optional<Batch> next() override { return steps_.at(next_++); }
-
- private:
-  std::vector<Batch> steps_;
-  size_t next_ = 0;
-};
-
 // One run, never stopped, of `before` and then `after`; its learning rates after the change are those of the latter.
 void train_written_out(const Part& before, const Part& after) {
   std::vector<Batch> steps = steps_of(before);
@@ -83,11 +74,7 @@ void train_written_out(const Part& before, const Part& after) {
     steps.push_back(std::move(batch));
   }
   TrainSpec spec = testing::specs().at(before.config.model);
-  spec.build.data = [&](const auto&...) {
-    RunData data;
-    data.train = [&](const auto&...) { return std::make_unique<GivenBatches>(steps); };
-    return data;
-  };
+  testing::give_batches(spec, steps);
   spec.build.lr_schedule = [&](const TrainConfig&) {
     return [first = build_lr_schedule(before.config), second = build_lr_schedule(after.config)](int64_t step) {
       return step < kBefore ? first(step) : second(step);

@@ -5,6 +5,7 @@
 
 #include "lehr/metric/metrics_log.h"
 #include "lehr/nn/head.h"
+#include "test/train/given_batches.h"
 #include "test/train/support.h"
 
 namespace lehr::train {
@@ -56,17 +57,6 @@ std::vector<Batch> random_steps() {
   return steps;
 }
 
-// Returns the given batches, one per step.
-class GivenBatches : public BatchStream {
- public:
-  explicit GivenBatches(std::vector<Batch> steps) : steps_(std::move(steps)) {}
-  std::optional<Batch> next() override { return steps_.at(next_++); }
-
- private:
-  std::vector<Batch> steps_;
-  size_t next_ = 0;
-};
-
 // The trainer's run on these batches. `initial` receives its initial weights.
 Outcome run_trainer(
     const TrainConfig& config,
@@ -74,11 +64,7 @@ Outcome run_trainer(
     bool deferred_results,
     std::map<std::string, at::Tensor>& initial) {
   TrainSpec spec = testing::specs().at(config.model);
-  spec.build.data = [&](const auto&...) {
-    RunData data;
-    data.train = [&](const auto&...) { return std::make_unique<GivenBatches>(steps); };
-    return data;
-  };
+  testing::give_batches(spec, steps);
   TrainSpecs list;
   list.add(spec);
   Logger log("", true);
