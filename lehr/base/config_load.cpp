@@ -12,11 +12,6 @@
 namespace lehr {
 
 namespace {
-template <class T>
-struct IsOptional : std::false_type {};
-template <class T>
-struct IsOptional<std::optional<T>> : std::true_type {};
-
 struct Mismatch {
   std::string expected;
 };

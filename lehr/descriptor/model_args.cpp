@@ -175,9 +175,11 @@ std::unique_ptr<ModelArgs> ModelFamily::with_config_keys(
     known.push_back(key);
   }
   for (const auto& [key, value] : keys.entries()) {
+    if (written.find(key) != nullptr) {
+      continue;
+    }
     const auto near = suggest(key, known);
-    require(
-        written.find(key) != nullptr,
+    fail(
         "{}.{}: unknown key{} The config.json of this model has {}",
         table,
         key,
