@@ -14,7 +14,8 @@
 namespace lehr::state {
 
 namespace {
-constexpr std::string_view kBlocks = "_blocks", kScales = "_scales", kWeight = ".weight", kScaleInv = "_scale_inv";
+constexpr std::string_view kBlocks = "_blocks", kScales = "_scales", kScaleInv = "_scale_inv";
+constexpr std::string_view kWeightScaleInv = ".weight_scale_inv";
 constexpr int64_t kBlockBytes = 16, kBlockValues = 32;
 constexpr int64_t kFloat8Block = 128;
 constexpr const char* kAdvice = "download the checkpoint again, or convert it to bfloat16";
@@ -201,7 +202,7 @@ std::vector<QuantizedTensor> find_quantized(const std::vector<std::string>& name
   for (const std::string& name : names) {
     if (name.ends_with(kBlocks) && file_of(name)->info(name).dtype == DType::kU8) {
       found.push_back(mxfp4(name.substr(0, name.size() - kBlocks.size()), file_of));
-    } else if (name.ends_with(std::string(kWeight) + std::string(kScaleInv))) {
+    } else if (name.ends_with(kWeightScaleInv)) {
       found.push_back(float8_blocks(name, file_of));
     }
   }
