@@ -3,8 +3,9 @@
     make bench-python                             builds program and wheel, then runs this script
     .venv/bin/python bench/python_module.py --presets small --rounds 3
 
-Each way to train is a process of its own, and each round runs all of them one after another. The loss and the data in
-Python are those of the run written in Python, so that all losses must have the bits of the program's.
+Each way to train is a process of its own, and each round runs all of them one after another. The next round begins with
+the next way, so that a machine that becomes slower in a round is unfair to all ways alike. The loss and the data in Python
+are those of the run written in Python, so that all losses must have the bits of the program's.
 """
 import argparse
 import json
@@ -81,14 +82,21 @@ def run(a, preset, way, place):
     return {"seconds": [step["step_seconds"] for step in steps], "losses": [step["loss"] for step in steps]}
 
 
+def rotated_rounds(a, preset, place):
+    """Returns the runs of each round; round k begins with the k-th way."""
+    ways = [PROGRAM, *WAYS]
+    return [{way: run(a, preset, way, place) for way in ways[k % len(ways):] + ways[:k % len(ways)]}
+            for k in range(a.rounds)]
+
+
 def measure(section, a, place):
     """Returns the ways whose losses differ from the program's."""
-    section.add(f"{a.rounds} alternating rounds of {a.steps} steps after {a.warmup} others, float32. Speed: that of the "
-                "program in the same round, over the median step.", "")
+    section.add(f"{a.rounds} rounds of {a.steps} steps after {a.warmup} others, each round in another order, float32. "
+                "Speed: that of the program in the same round, over the median step.", "")
     section.table("CPU", "preset", "way to train", "ms per step: median (min to max)", "of the program's speed", "losses")
     wrong = []
     for preset in a.presets:
-        rounds = [{way: run(a, preset, way, place) for way in (PROGRAM, *WAYS)} for _ in range(a.rounds)]
+        rounds = rotated_rounds(a, preset, place)
         for way in (PROGRAM, *WAYS):
             medians = [statistics.median(r[way]["seconds"]) for r in rounds]
             speed = [statistics.median(r[PROGRAM]["seconds"]) / median for r, median in zip(rounds, medians)]
