@@ -14,13 +14,18 @@ std::filesystem::path newest_checkpoint(const train::TrainConfig& config) {
   return value_of(latest, "latest").path;
 }
 
+std::filesystem::path folder_of_model(
+    const train::TrainConfig& config, const std::optional<std::string>& given, const train::Ranks& ranks) {
+  return given ? *given : ranks.from_main("the newest checkpoint", [&] { return newest_checkpoint(config).string(); });
+}
+
 ModelAndData open_model_and_data(
     const train::TrainConfig& config,
-    const std::optional<std::string>& folder,
+    const std::filesystem::path& folder,
     const descriptor::ModelFamilies& families,
     Logger& log) {
   ModelAndData opened;
-  opened.folder = folder ? std::filesystem::path(*folder) : newest_checkpoint(config);
+  opened.folder = folder;
   opened.model = train::ModelFolder::open(opened.folder, families);
   const auto& shape = opened.model.args;
   require(

@@ -9,6 +9,7 @@
 #include "lehr/base/log.h"
 #include "lehr/train/batches.h"
 #include "lehr/train/model_folder.h"
+#include "lehr/train/ranks.h"
 
 namespace lehr::app {
 
@@ -24,11 +25,15 @@ struct ModelAndData {
 /// Returns the newest complete checkpoint of the config's run. Throws a usage error if there is none.
 std::filesystem::path newest_checkpoint(const train::TrainConfig& config);
 
-/// Opens the model in `folder`, by default the newest checkpoint of the config's run, and the config's data. Throws
-/// usage errors that name a key of the config: sequences longer than the model's positions, a head of another task.
+/// Returns `given`, or the newest checkpoint of the config's run: the same on all ranks, also while that run saves.
+std::filesystem::path folder_of_model(
+    const train::TrainConfig& config, const std::optional<std::string>& given, const train::Ranks& ranks);
+
+/// Opens the model in `folder` and the config's data. Throws usage errors that name a key of the config: sequences
+/// longer than the model's positions, a head of another task.
 ModelAndData open_model_and_data(
     const train::TrainConfig& config,
-    const std::optional<std::string>& folder,
+    const std::filesystem::path& folder,
     const descriptor::ModelFamilies& families,
     Logger& log);
 

@@ -40,7 +40,12 @@ StartRanks thread_ranks(int64_t count) {
 }
 
 train::Ranks ranks_of(const train::ParallelismConfig& parallelism, mesh::Transport* transport) {
-  return transport == nullptr ? train::Ranks() : train::Ranks(parallelism, transport);
+  if (transport != nullptr) {
+    return train::Ranks(parallelism, transport);
+  }
+  train::ParallelismConfig one_device;  // of a run that was sharded, perhaps
+  one_device.fsdp_cpu_offload = parallelism.fsdp_cpu_offload;
+  return train::Ranks(one_device, nullptr);
 }
 
 void MeshConfig::fields(FieldVisitor& v) {

@@ -120,12 +120,14 @@ void score_on(
   const at::Device device = train::choose_device(config.training.device, transport);
   config.data.repeat = false;
   Logger log("", !ranks.is_main());
+  const auto folder = folder_of_model(config, options.model, ranks);
   ModelAndData found;
   ranks.main_first([&] {
     prune::require_writable(options.output);
-    found = open_model_and_data(config, options.model, specs.families(), log);
+    found = open_model_and_data(config, folder, specs.families(), log);
   });
-  const auto& [folder, opened, tokenizer, data, task] = found;
+  const train::ModelFolder& opened = found.model;
+  const train::RunData& data = found.data;
   require(
       !opened.has_adapters(),
       "{}: holds adapters, whose parts are those of their base; merge them into it first: lehr merge --adapter {}",

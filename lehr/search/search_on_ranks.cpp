@@ -82,7 +82,8 @@ void Search::train_library() {
     }
   }
   const auto batches = [&](int64_t first_step) {
-    return environment_.data.train(train::RowShare::all(environment_.rows_per_step), first_step);
+    const int64_t rows = environment_.rows_per_step;
+    return environment_.data.train(train::RowShare::all(rows), first_step * rows);
   };
   const auto results = distil_locally(
       *library_, own, environment_.task, batches, local, saves, [&](const LocalDistillationProgress& progress) {

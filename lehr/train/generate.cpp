@@ -92,7 +92,7 @@ std::vector<int64_t> generate(
   const Ranks& ranks = options.ranks != nullptr ? *options.ranks : one_device;
   check_generation(model, ranks);
   const at::Device device = options.device.value_or(nn::named_parameters(model).front().parameter->value().device());
-  const c10::InferenceMode inference(ranks.world_size() == 1);  // a transport's threads write into tensors
+  const c10::InferenceMode inference(ranks.context() == nullptr);  // a transport's threads write into tensors
   const at::NoGradGuard no_grad;
   nn::KeyValueCaches caches(static_cast<size_t>(model.num_local_layers()));
   const RandomStream stream(options.seed, "generate");

@@ -86,32 +86,26 @@ bool InitialLoad::takes(const std::string& part) const {
   return then_ && !config_.checkpoint.excludes(part);
 }
 
-int64_t InitialLoad::data_position(const ConfiguredRun& now) const {
-  const RunState& then = value_of(then_, "the state of checkpoint.initial_load_path");
-  return takes("dataloader") ? continued_data_position(then, now, folder_, without("dataloader")) : 0;
-}
-
 // The position of parts that are not taken over starts at 0, so it may differ from the other run's.
 RunState InitialLoad::joined(const ConfiguredRun& now) const {
   RunState state = now.start;
-  if (!then_) {
-    return state;
-  }
   if (takes("train_state")) {
     state.step = then_->step;
     state.num_tokens = then_->num_tokens;
     state.skipped = then_->skipped;
   }
-  state.sequences_read = data_position(now);
+  if (takes("dataloader")) {
+    state.sequences_read = continued_data_position(*then_, now, folder_, without("dataloader"));
+  }
   state.schedule_ahead = (takes("lr_scheduler") ? then_->step + then_->schedule_ahead : 0) - state.step;
   return state;
 }
 
-void InitialLoad::check(const nn::Model& model, const ConfiguredRun& now) const {
+RunState InitialLoad::check(const nn::Model& model, const ConfiguredRun& now) const {
   const state::StateMap map = checkpoint_map(args_, reader_);
   named(rules_, [&] { check_checkpoint(map, parameter_specs(model), reader_, with_state(rules_, model, map)); });
   if (!then_) {
-    return;  // only weights are loaded
+    return now.start;  // only weights are loaded
   }
   const RunState& theirs = *then_;
   if (takes("optimizer")) {
@@ -123,7 +117,6 @@ void InitialLoad::check(const nn::Model& model, const ConfiguredRun& now) const 
         now.start.optimizer,
         without("optimizer"));
   }
-  data_position(now);
   if (takes("train_state")) {
     require(
         theirs.step <= config_.training.steps,
@@ -133,14 +126,15 @@ void InitialLoad::check(const nn::Model& model, const ConfiguredRun& now) const 
         config_.training.steps,
         without("train_state"));
   }
+  return joined(now);
 }
 
-RunState InitialLoad::load(
-    nn::Model& model,
-    optim::Optimizer& optimizer,
-    mesh::DistributedContext* mesh,
-    const ConfiguredRun& now,
-    Logger& log) const {
+std::vector<std::string> InitialLoad::changes(const RunState& state, const ConfiguredRun& now) const {
+  return takes("dataloader") ? describe_changes(*then_, state, now) : std::vector<std::string>();
+}
+
+void InitialLoad::load(
+    nn::Model& model, optim::Optimizer& optimizer, mesh::DistributedContext* mesh, Logger& log) const {
   const auto seed = static_cast<uint64_t>(config_.debug.seed);
   const StartedWeights weights =
       named(rules_, [&] { return load_or_start_weights(model, args_, reader_, rules_, seed); });
@@ -155,7 +149,6 @@ RunState InitialLoad::load(
     }
     load_optimizer(optimizer, model, all, state::WeightReader(folder_, "optimizer"), weights.fresh, rules_.strict);
   }
-  return joined(now);
 }
 
 }  // namespace lehr::train

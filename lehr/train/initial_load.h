@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "lehr/descriptor/model_args.h"
 #include "lehr/nn/model.h"
@@ -28,26 +30,22 @@ class InitialLoad {
   InitialLoad(const TrainConfig& config, const descriptor::ModelArgs& args);
 
   /// Throws the usage errors of load that the headers of the files suffice for: weights that do not fit, a pattern that
-  /// matches no weight, state of another optimizer or other data than `now`'s. `model` may be on meta.
-  void check(const nn::Model& model, const ConfiguredRun& now) const;
+  /// matches no weight, state of another optimizer or other data than `now`'s. `model` may be on meta. Returns the run
+  /// state after `load`: that of a new run, or, without checkpoint.initial_load_model_only, the other run's step and
+  /// its positions in the data and the schedule, except for parts in checkpoint.exclude_from_loading.
+  RunState check(const nn::Model& model, const ConfiguredRun& now) const;
 
-  /// Returns the run state after `load`: the parts taken over from the other run, and `now` for the rest.
-  RunState joined(const ConfiguredRun& now) const;
+  /// Returns a sentence for each setting in which `state`, which check returned, differs from the other run's, if the
+  /// position in the data is taken over.
+  std::vector<std::string> changes(const RunState& state, const ConfiguredRun& now) const;
 
-  /// Fills the model, and the (allocated) optimizer if its state is taken over. Returns the new run state: that of a
-  /// new run, or, without checkpoint.initial_load_model_only, the other run's step and its positions in the data and
-  /// the schedule, except for parts in checkpoint.exclude_from_loading. Parts that are initialized as in a new run are
-  /// logged.
-  RunState load(
-      nn::Model& model,
-      optim::Optimizer& optimizer,
-      mesh::DistributedContext* mesh,
-      const ConfiguredRun& now,
-      Logger& log) const;
+  /// Fills the model, and the (allocated) optimizer if its state is taken over. Parts that are initialized as in a new
+  /// run are logged.
+  void load(nn::Model& model, optim::Optimizer& optimizer, mesh::DistributedContext* mesh, Logger& log) const;
 
  private:
   bool takes(const std::string& part) const;
-  int64_t data_position(const ConfiguredRun& now) const;
+  RunState joined(const ConfiguredRun& now) const;
 
   const TrainConfig& config_;
   const descriptor::ModelArgs& args_;

@@ -36,7 +36,7 @@ std::shared_ptr<nn::Model> stage_of_rank(
 std::shared_ptr<nn::Model> load_on_ranks(
     const ModelFolder& folder, const TrainSpecs& specs, TrainConfig config, const Ranks& ranks, at::Device device) {
   const at::ScalarType dtype = compute_type(config.training);
-  if (ranks.world_size() == 1) {
+  if (ranks.context() == nullptr) {
     return folder.load(device, dtype);
   }
   // Adapters are those of the folder, and nothing is trained.

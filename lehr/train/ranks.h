@@ -79,11 +79,13 @@ class Ranks {
   /// Runs `work` on the main rank first, and then on the others, which use the files that it leaves on the disk. An
   /// exception of the main rank's `work` is thrown on all ranks.
   void main_first(const std::function<void()>& work) const;
+  /// Returns on all ranks what `make` returns on the main rank, where alone it is called; likewise for its exceptions.
+  /// `what` names it in errors.
+  std::string from_main(const std::string& what, const std::function<std::string()>& make) const;
   /// Throws a usage error on ranks whose text differs from the main rank's, with the first line that differs.
   void require_same(const std::string& what, const std::string& text) const;
 
  private:
-  std::string from_main(const std::string& what, const std::function<std::string()>& make) const;
   std::unique_ptr<mesh::Transport> own_transport_;  // of a mesh of one rank
   std::unique_ptr<mesh::DistributedContext> context_;
 };

@@ -12,7 +12,6 @@ RunState new_run_state(const TrainConfig& config, uint64_t data_fingerprint) {
       .seed = config.debug.seed,
       .rows_per_step = config.training.rows_per_step(),
       .seq_len = config.training.seq_len,
-      .schedule_steps = config.lr_scheduler.total_steps.value_or(config.training.steps),
       .optimizer = optim::name_of(config.optimizer.name),
       .data_fingerprint = fmt::format("{:016x}", data_fingerprint)};
 }
@@ -33,7 +32,7 @@ class Comparison {
   // `now`: the fingerprint with the sequence length of the checkpoint.
   void same_data(const std::string& then, const std::string& now) const {
     require(
-        then.empty() || then == now || allows("data"),
+        then == now || allows("data"),
         "data: the run of {} read different data than [data] describes now (files, weights, packing, data.seed or the "
         "share held out for validation); {}",
         folder_,
@@ -42,13 +41,13 @@ class Comparison {
   bool allows(const char* word) const {
     return std::find(now_.allow_changes.begin(), now_.allow_changes.end(), word) != now_.allow_changes.end();
   }
+  std::string advice(const char* word) const {
+    return fmt::format("keep it, add \"{}\" to checkpoint.allow_changes, or {}", word, otherwise_);
+  }
 
  private:
   std::string difference(int64_t then, int64_t now) const {
     return fmt::format("the run of {} had {}, the config says {}", folder_, then, now);
-  }
-  std::string advice(const char* word) const {
-    return fmt::format("keep it, add \"{}\" to checkpoint.allow_changes, or {}", word, otherwise_);
   }
 
   const ConfiguredRun& now_;
@@ -70,7 +69,8 @@ int64_t continued_data_position(
       "batch_size", "training.global_batch_size", then.rows_per_step, now.start.rows_per_step);
   comparison.same_unless_allowed("seq_len", "training.seq_len", then.seq_len, now.start.seq_len);
   const bool same_length = then.seq_len == now.start.seq_len;
-  if (!comparison.allows("data")) {  // else it need not be opened with the other length
+  if (!then.data_fingerprint.empty() &&
+      !comparison.allows("data")) {  // else it need not be opened with the other length
     comparison.same_data(
         then.data_fingerprint, (same_length ? now.start : now.with_seq_len(then.seq_len)).data_fingerprint);
   }
@@ -98,31 +98,46 @@ RunState resumed_state(const RunState& then, const ConfiguredRun& now, const std
   return state;
 }
 
-void check_schedule_steps(const RunState& then, const ConfiguredRun& now, const std::filesystem::path& folder) {
-  if (then.schedule_steps != 0) {
-    Comparison(now, folder, start_anew(folder) + ", or set lr_scheduler.total_steps to the number before")
-        .same_unless_allowed(
-            "steps", "training.steps, which the learning rates follow", then.schedule_steps, now.start.schedule_steps);
+void check_schedule_steps(
+    const RunState& then, const RunState& state, const ConfiguredRun& now, const std::filesystem::path& folder) {
+  const bool other_data = then.rows_per_step != state.rows_per_step || then.seq_len != state.seq_len ||
+                          then.data_fingerprint != state.data_fingerprint;
+  if (then.schedule_steps == 0 || then.schedule_steps == state.schedule_steps || (now.ends_with_data && other_data)) {
+    return;
   }
+  const Comparison comparison(now, folder, start_anew(folder));
+  require(
+      comparison.allows("steps"),
+      "{}: the learning-rate schedule of the run of {} spans {} steps, with this config {}; {}{}",
+      now.own_schedule ? "lr_scheduler.total_steps" : "training.steps",
+      folder.string(),
+      then.schedule_steps,
+      state.schedule_steps,
+      comparison.advice("steps"),
+      now.own_schedule ? "" : fmt::format(", or set lr_scheduler.total_steps = {}", then.schedule_steps));
 }
 
-std::vector<std::string> describe_changes(const RunState& then, const RunState& now) {
+std::vector<std::string> describe_changes(const RunState& then, const RunState& state, const ConfiguredRun& now) {
   std::vector<std::string> changes;
   const auto compare = [&](const char* what, int64_t before, int64_t after) {
     if (before != after) {
       changes.push_back(fmt::format("{}: {} so far, {} from here on", what, before, after));
     }
   };
-  compare("sequences per step", then.rows_per_step, now.rows_per_step);
-  compare("tokens per sequence", then.seq_len, now.seq_len);
+  compare("sequences per step", then.rows_per_step, state.rows_per_step);
+  compare("tokens per sequence", then.seq_len, state.seq_len);
   if (then.schedule_steps != 0) {
-    compare("steps of the learning-rate schedule", then.schedule_steps, now.schedule_steps);
+    compare("steps of the learning-rate schedule", then.schedule_steps, state.schedule_steps);
   }
-  if (then.seq_len == now.seq_len && !then.data_fingerprint.empty() && then.data_fingerprint != now.data_fingerprint) {
-    changes.emplace_back("other data from here on");
+  if (!then.data_fingerprint.empty() && then.data_fingerprint != state.data_fingerprint) {
+    if (then.seq_len == state.seq_len) {
+      changes.emplace_back("other data from here on");
+    } else if (Comparison(now, "", "").allows("data")) {
+      changes.emplace_back("the data was not compared with that so far");
+    }
   }
   if (!changes.empty()) {
-    changes.push_back(fmt::format("the data continues at its sequence {}", now.sequences_read));
+    changes.push_back(fmt::format("the data continues at its sequence {}", state.sequences_read));
   }
   return changes;
 }

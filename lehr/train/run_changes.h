@@ -12,14 +12,17 @@
 
 namespace lehr::train {
 
-/// Returns the state of a new run of `config` on data with that fingerprint.
+/// Returns the state of a new run of `config` on data with that fingerprint. Its schedule_steps is 0: it follows from
+/// the position that the run starts from.
 RunState new_run_state(const TrainConfig& config, uint64_t data_fingerprint);
 
 /// A run as its config describes it, to compare the state of a checkpoint with.
 struct ConfiguredRun {
   RunState start;                               ///< Its state if it were new.
   std::vector<std::string> allow_changes = {};  ///< checkpoint.allow_changes
-  bool reads_tokens = true;  ///< Sequences are cut from tokens; false: each is an example of its own.
+  bool reads_tokens = true;     ///< Sequences are cut from tokens; false: each is an example of its own.
+  bool own_schedule = false;    ///< lr_scheduler.total_steps is set.
+  bool ends_with_data = false;  ///< The data ends before training.steps.
   /// `start` of the same run with sequences of another length.
   std::function<RunState(int64_t seq_len)> with_seq_len = {};
 };
@@ -35,11 +38,12 @@ int64_t continued_data_position(
 /// for another seed or optimizer, and for other changes of the data that checkpoint.allow_changes does not name.
 RunState resumed_state(const RunState& then, const ConfiguredRun& now, const std::filesystem::path& folder);
 
-/// Throws a usage error if the learning-rate schedule spans another number of steps, unless checkpoint.allow_changes
-/// has "steps".
-void check_schedule_steps(const RunState& then, const ConfiguredRun& now, const std::filesystem::path& folder);
+/// Throws a usage error if the learning-rate schedule of `state`, which follows `then`, spans another number of steps,
+/// unless checkpoint.allow_changes has "steps" or the number follows from an allowed change of data that ends.
+void check_schedule_steps(
+    const RunState& then, const RunState& state, const ConfiguredRun& now, const std::filesystem::path& folder);
 
-/// Returns a sentence for each setting in which `now` differs from the state `then` that it resumed from.
-std::vector<std::string> describe_changes(const RunState& then, const RunState& now);
+/// Returns a sentence for each setting in which `state` differs from the state `then` that it follows.
+std::vector<std::string> describe_changes(const RunState& then, const RunState& state, const ConfiguredRun& now);
 
 }  // namespace lehr::train

@@ -70,7 +70,7 @@ void require_same_shape(const std::filesystem::path& file, const Node& now, cons
 
 at::ScalarType RunCheckpoints::weights_type() const {
   for (const auto& [name, parameter] : nn::named_parameters(model_)) {
-    if (parameter->trainable()) {
+    if (parameter->trainable() && !parameter->value().is_meta()) {
       return parameter->value().scalar_type();  // frozen ones may be narrower
     }
   }
@@ -132,16 +132,14 @@ std::optional<std::filesystem::path> RunCheckpoints::find() {
   return found.folder;
 }
 
-RunState RunCheckpoints::load(const std::filesystem::path& folder, const ConfiguredRun& now) {
-  // Called before anything that can fail on one rank alone, because all ranks must call it.
-  const auto entries = all_of("optimizer", share_of_optimizer(optimizer_, model_, mesh_).all);
-  RunState state;
-  coordinator_->all_succeed("load", [&] { state = load_here(folder, now, entries); });
-  return state;
+RunCheckpoints::Continuation RunCheckpoints::check(const std::filesystem::path& folder, const ConfiguredRun& now) {
+  Continuation found;
+  coordinator_->all_succeed("check", [&] { found = check_here(folder, now); });
+  return found;
 }
 
-RunState RunCheckpoints::load_here(
-    const std::filesystem::path& folder, const ConfiguredRun& now, const std::vector<state::TensorInfo>& entries) {
+RunCheckpoints::Continuation RunCheckpoints::check_here(
+    const std::filesystem::path& folder, const ConfiguredRun& now) const {
   const RunState then = read_run_state(folder);
   RunState state = resumed_state(then, now, folder);
   require_same_peft(folder, then, now.start);
@@ -155,12 +153,17 @@ RunState RunCheckpoints::load_here(
       state.step,
       folder.string(),
       config_.training.steps);
-  check_schedule_steps(then, now, folder);
+  return {then, state};
+}
 
-  const std::string stem = config_.peft.has_adapters() ? peft::kAdapterStem : "model";
-  load_weights(model_, map_, state::WeightReader(folder, stem, state::Reading::once));
-  load_optimizer(optimizer_, model_, entries, state::WeightReader(folder, "optimizer", state::Reading::once));
-  return state;
+void RunCheckpoints::load(const std::filesystem::path& folder) {
+  // Called before anything that can fail on one rank alone, because all ranks must call it.
+  const auto entries = all_of("optimizer", share_of_optimizer(optimizer_, model_, mesh_).all);
+  coordinator_->all_succeed("load", [&] {
+    const std::string stem = config_.peft.has_adapters() ? peft::kAdapterStem : "model";
+    load_weights(model_, map_, state::WeightReader(folder, stem, state::Reading::once));
+    load_optimizer(optimizer_, model_, entries, state::WeightReader(folder, "optimizer", state::Reading::once));
+  });
 }
 
 void RunCheckpoints::require_same_peft(

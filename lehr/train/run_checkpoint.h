@@ -59,10 +59,19 @@ class RunCheckpoints {
   /// Returns and clears the warnings of previous calls. Only on the main rank.
   std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
 
-  /// Loads weights (for adapters: the base must be loaded) and optimizer, and returns the run state that follows the
-  /// checkpoint's (run_changes.h). Throws a usage error for a checkpoint of another shape or base, or whose settings
-  /// differ from those of `now` without permission. The optimizer's state must be allocated.
-  RunState load(const std::filesystem::path& folder, const ConfiguredRun& now);
+  /// The state of a checkpoint, and that of the run that continues from it (run_changes.h).
+  struct Continuation {
+    RunState then;
+    RunState state;
+  };
+
+  /// Returns the states of a run that continues from `folder`. Throws a usage error for a checkpoint of another shape
+  /// or base, or whose settings differ from those of `now` without permission. The model may be on meta.
+  Continuation check(const std::filesystem::path& folder, const ConfiguredRun& now);
+
+  /// Loads weights (for adapters: the base must be loaded) and optimizer from a folder that check() accepted. The
+  /// optimizer's state must be allocated.
+  void load(const std::filesystem::path& folder);
 
   /// After a load of checkpoint.load_step: sets later checkpoints aside and records that the run went back, so that the
   /// same command later resumes from the newest checkpoint. Returns the steps of those set aside.
@@ -89,8 +98,7 @@ class RunCheckpoints {
   std::optional<std::string> wait();
 
  private:
-  RunState load_here(
-      const std::filesystem::path& folder, const ConfiguredRun& now, const std::vector<state::TensorInfo>& entries);
+  Continuation check_here(const std::filesystem::path& folder, const ConfiguredRun& now) const;
   const std::vector<state::TensorInfo>& all_of(const std::string& stem, const std::vector<state::TensorInfo>& mine);
   void add_texts(state::CheckpointContents& contents, const RunState& state) const;
   std::optional<std::string> failure();

@@ -15,15 +15,17 @@
 namespace lehr::train {
 
 namespace {
-// Cuts training.steps to the data, and builds the schedule, for a run that starts at `state`.
-void set_schedule_position(Run& run, const RunState& state, int64_t steps) {
-  run.config.training.steps = steps;
+// Sets the start, cuts training.steps to the data that is left, and builds the schedule.
+void start_at(Run& run, const RunState& state) {
+  run.state = state;
+  int64_t& steps = run.config.training.steps;
   if (const auto rows = run.data.num_train_rows) {
     const int64_t left = std::max<int64_t>(*rows - state.sequences_read, 0) / run.config.training.rows_per_step();
-    run.config.training.steps = std::min(steps, state.step + left);
+    steps = std::min(steps, state.step + left);
   }
   TrainConfig shifted = run.config;
-  shifted.training.steps = std::max<int64_t>(run.config.training.steps + state.schedule_ahead, 1);
+  shifted.training.steps = std::max<int64_t>(steps + state.schedule_ahead, 1);
+  run.state.schedule_steps = run.config.lr_scheduler.total_steps.value_or(shifted.training.steps);
   run.lr_factor = [factor = run.spec.build.lr_schedule(shifted), ahead = state.schedule_ahead](int64_t step) {
     return factor(step + ahead);
   };
@@ -52,6 +54,7 @@ ConfiguredRun configured(const Run& run) {
       .start = run.state,
       .allow_changes = run.config.checkpoint.allow_changes,
       .reads_tokens = run.config.training.task != TaskKind::classification,
+      .own_schedule = run.config.lr_scheduler.total_steps.has_value(),
       .with_seq_len = [&run](int64_t seq_len) {
         TrainConfig other = run.config;
         other.training.seq_len = seq_len;
@@ -61,13 +64,21 @@ ConfiguredRun configured(const Run& run) {
       }};
 }
 
+// Returns the differences from the run so far.
+std::vector<std::string> start_from(Run& run, const std::filesystem::path& checkpoint) {
+  const int64_t wanted = run.config.training.steps;
+  ConfiguredRun now = configured(run);
+  const auto [then, state] = run.checkpoints->check(checkpoint, now);
+  start_at(run, state);
+  now.ends_with_data = run.config.training.steps < wanted;
+  check_schedule_steps(then, run.state, now, checkpoint);
+  return describe_changes(then, run.state, now);
+}
+
 void resume(Run& run, const std::filesystem::path& checkpoint) {
-  run.state = run.checkpoints->load(checkpoint, configured(run));
+  run.checkpoints->load(checkpoint);
   run.logger.info(
       "resuming from {}: {} of {} steps done", checkpoint.string(), run.state.step, run.config.training.steps);
-  for (const std::string& change : describe_changes(read_run_state(checkpoint), run.state)) {
-    run.logger.info("checkpoint.allow_changes: {}", change);
-  }
   const int64_t wanted = run.config.checkpoint.load_step;
   if (wanted >= 0 && wanted == run.state.step) {
     for (const int64_t step : run.checkpoints->went_back_to(wanted)) {
@@ -98,13 +109,24 @@ RunStart find_start(Run& run) {
       run.logger.warn("{}", warning);
     }
   }
+  const ConfiguredRun now = configured(run);
+  RunState state = run.state;
   if (run.config.checkpoint.initial_load_path && (!start.checkpoint || run.config.peft.has_adapters())) {
     start.initial_load = std::make_unique<InitialLoad>(run.config, *run.args);
-    start.initial_load->check(*run.model, configured(run));
+    state = start.initial_load->check(*run.model, now);
   }
-  // A schedule that does not fit is an error now, before memory is allocated.
-  set_schedule_position(run, start.initial_load ? start.initial_load->joined(configured(run)) : run.state, start.steps);
-  run.config.training.steps = start.steps;
+  if (run.config.peft.has_adapters()) {
+    run.state.base_fingerprint = state.base_fingerprint = weights_fingerprint(
+        state::WeightReader(value_of(run.config.checkpoint.initial_load_path, "checkpoint.initial_load_path")));
+  }
+  if (start.checkpoint) {
+    start.changes = start_from(run, *start.checkpoint);
+  } else {
+    start_at(run, state);
+    if (start.initial_load) {
+      start.changes = start.initial_load->changes(run.state, now);
+    }
+  }
   return start;
 }
 
@@ -135,16 +157,14 @@ void load_or_initialize(Run& run, const RunStart& start) {
   }
   run.optimizer->allocate(trained);
   if (run.config.peft.has_adapters()) {
-    start.initial_load->load(*run.model, *run.optimizer, run.ranks.context(), configured(run), run.logger);
-    run.state.base_fingerprint = weights_fingerprint(
-        state::WeightReader(value_of(run.config.checkpoint.initial_load_path, "checkpoint.initial_load_path")));
+    start.initial_load->load(*run.model, *run.optimizer, run.ranks.context(), run.logger);
   }
   if (start.checkpoint) {
     resume(run, *start.checkpoint);
   } else if (run.config.peft.has_adapters()) {
     start_adapters(run);
   } else if (start.initial_load) {
-    run.state = start.initial_load->load(*run.model, *run.optimizer, run.ranks.context(), configured(run), run.logger);
+    start.initial_load->load(*run.model, *run.optimizer, run.ranks.context(), run.logger);
     if (!run.config.checkpoint.initial_load_model_only) {
       run.logger.info(
           "continuing from {}: {} of {} steps done",
@@ -155,7 +175,9 @@ void load_or_initialize(Run& run, const RunStart& start) {
   } else {
     run.model->reset_parameters({.seed = static_cast<uint64_t>(run.config.debug.seed)});
   }
-  set_schedule_position(run, run.state, start.steps);
+  for (const std::string& change : start.changes) {
+    run.logger.info("changed: {}", change);
+  }
   if (run.config.training.steps < start.steps) {
     run.logger.info(
         "the data is used up after {} of the {} steps (training.steps), and data.repeat is false: the run ends there",

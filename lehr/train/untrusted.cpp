@@ -90,7 +90,9 @@ class Look {
     }
     const fs::file_status status = entry.status(error);  // of a link's target, which is in the folder
     if (fs::is_directory(status)) {
-      if (!is_link && name.filename() != ".git" && name.filename() != ".cache") {
+      if (name.filename() == ".git" || name.filename() == ".cache") {
+        note(name, "files of git or of the hub, not looked at; no model needs them: remove the folder");
+      } else if (!is_link) {
         walk(name, depth + 1);
       }
       return;

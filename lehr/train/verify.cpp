@@ -189,7 +189,7 @@ VerifyReport verify(const VerifyOptions& options, const descriptor::ModelFamilie
 
 VerifyReport verify_on_ranks(
     const VerifyOptions& options, const TrainSpecs& specs, const ParallelismConfig& parallelism, const Ranks& ranks) {
-  if (ranks.world_size() == 1) {
+  if (ranks.context() == nullptr) {
     return verify(options, specs.families());
   }
   const ModelFolder folder = open_model(options, specs.families());

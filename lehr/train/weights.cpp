@@ -277,17 +277,38 @@ StartedWeights load_or_start_weights(
   return started;
 }
 
+namespace {
+// Every `step`-th element of a tensor in row-major order. Of a quantized one, only the blocks of these are decoded.
+at::Tensor some_elements(const state::WeightReader& reader, const std::string& name, int64_t count, int64_t step) {
+  if (!reader.quantized().contains(name)) {
+    return reader.tensor(name).reshape(-1).slice(0, 0, {}, step);
+  }
+  const std::vector<int64_t>& shape = reader.info(name).shape;
+  std::vector<at::Tensor> elements;
+  for (int64_t i = 0; i < count; i += step) {
+    Box box(shape.size());
+    int64_t rest = i;
+    for (size_t dim = shape.size(); dim-- > 0; rest /= shape[dim]) {
+      box[dim] = {rest % shape[dim], rest % shape[dim] + 1};
+    }
+    elements.push_back(reader.region(name, box).reshape(-1));
+  }
+  return at::cat(elements);
+}
+}  // namespace
+
 std::string weights_fingerprint(const state::WeightReader& reader) {
   constexpr int64_t kSamples = 64;
   auto names = reader.names();
   std::sort(names.begin(), names.end());
   std::string seen;
   for (const auto& name : names) {
-    const at::Tensor flat = reader.tensor(name).reshape(-1);
-    seen += fmt::format("{} {} {};", name, fmt::join(reader.info(name).shape, "x"), c10::toString(flat.scalar_type()));
-    const int64_t step = std::max<int64_t>(1, flat.size(0) / kSamples);
-    const at::Tensor some = flat.slice(0, 0, {}, step).to(at::kDouble).contiguous();
-    seen.append(reinterpret_cast<const char*>(some.const_data_ptr<double>()), some.nbytes());
+    const std::vector<int64_t>& shape = reader.info(name).shape;
+    const int64_t count = c10::multiply_integers(shape);
+    const at::Tensor some = some_elements(reader, name, count, std::max<int64_t>(1, count / kSamples));
+    seen += fmt::format("{} {} {};", name, fmt::join(shape, "x"), c10::toString(some.scalar_type()));
+    const at::Tensor numbers = some.to(at::kDouble).contiguous();
+    seen.append(reinterpret_cast<const char*>(numbers.const_data_ptr<double>()), numbers.nbytes());
   }
   return fmt::format("{:016x}", hash_name(seen));
 }

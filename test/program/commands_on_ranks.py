@@ -96,6 +96,8 @@ with tempfile.TemporaryDirectory() as work:
         check_text(f"on threads, {name}", run(*launch, "--threads", "--", *generate, *options))
     check_eval("on parts of sequences", run(lehr, "launch", "-n", "2", "--", *evaluate, *degrees(context_parallel=2)))
     check_eval("on one device of a run that was sharded", run(lehr, *evaluate, *degrees(tensor_parallel=4)))
+    check_eval("on one device of a run that was sharded and offloaded",
+               run(lehr, *evaluate, *degrees(tensor_parallel=4), "--parallelism.fsdp_cpu_offload=true"))
 
     # Started by hand with srun's variables: each process prints for itself.
     port = str(23000 + os.getpid() % 9000)

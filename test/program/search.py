@@ -131,10 +131,12 @@ holds("one process goes on with their folder", "trained before" in output and " 
 
 
 def stop_in_library(folder, *launcher):
-    """Kills a search once it has saved variants in training."""
+    """Kills a search once it has saved all variants in training, so that it continues at a later step than the first."""
+    variants = len(list((work / "killed/library").glob("*.safetensors")))
+    assert variants
     process = subprocess.Popen([lehr, *map(str, launcher), *map(str, search_in(folder))], stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL, start_new_session=True)
-    while process.poll() is None and not list(folder.glob("library/unfinished-*/*.safetensors")):
+    while process.poll() is None and len(list(folder.glob("library/unfinished-*/*.safetensors"))) < variants:
         time.sleep(0.001)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -35,10 +35,10 @@ class Searches : public prune::testing::ModelsInFolders {
  protected:
   Searches() {
     write("teacher", "qwen3_moe", {{4, 8, 6, 2}, {2, 32}});
-    data.train = [this](const train::RowShare&, int64_t first) {
+    data.train = [this](const train::RowShare& rows, int64_t first) {
       const std::lock_guard lock(mutex);
-      first_steps.insert(first);
-      return std::make_unique<Broken>(first, last_step);
+      first_sequences.insert(first);
+      return std::make_unique<Broken>(first / rows.global, last_step);
     };
     data.train_once = [](const train::RowShare&, std::optional<int64_t>) { return std::make_unique<Batches>(2, 2, 5); };
     data.validation = [](const train::RowShare&, std::optional<int64_t>) { return std::make_unique<Batches>(3, 2, 7); };
@@ -97,7 +97,7 @@ class Searches : public prune::testing::ModelsInFolders {
   train::CausalLMTask task;
   int64_t last_step = 1000;
   std::mutex mutex;
-  std::multiset<int64_t> first_steps;  // at which training began
+  std::multiset<int64_t> first_sequences;  // at which training began
 };
 
 TEST_F(Searches, OnRanksFindWhatOneProcessFinds) {
@@ -112,9 +112,9 @@ TEST_F(Searches, OnRanksFindWhatOneProcessFinds) {
   all.insert(of_second.begin(), of_second.end());
   EXPECT_EQ(all, measurements(at("alone/scores.jsonl")));
   // One process goes on with the folder.
-  const auto read = first_steps.size();
+  const auto read = first_sequences.size();
   run("shared", train::Ranks());
-  EXPECT_EQ(first_steps.size(), read) << "variants were trained again";
+  EXPECT_EQ(first_sequences.size(), read) << "variants were trained again";
   EXPECT_EQ(measurements(at("shared/scores.jsonl")).size() + of_second.size(), all.size());
 }
 
@@ -124,7 +124,7 @@ TEST_F(Searches, ContinueInsideTheTrainingOfVariants) {
   EXPECT_THROW(run("stopped", train::Ranks()), Error);
   last_step = 1000;
   run("stopped", train::Ranks());
-  EXPECT_EQ(first_steps, (std::multiset<int64_t>{0, 0, 4}));
+  EXPECT_EQ(first_sequences, (std::multiset<int64_t>{0, 0, 4 * 2})) << "two sequences a step";
   EXPECT_EQ(child("stopped"), child("whole"));
   for (const auto& entry : std::filesystem::directory_iterator(at("stopped/library"))) {
     EXPECT_TRUE(entry.is_regular_file()) << entry.path();
@@ -135,9 +135,9 @@ TEST_F(Searches, ContinueInsideTheTrainingOfVariants) {
   EXPECT_THROW(run("stopped", train::Ranks()), Error);
   last_step = 1000;
   config.local_distillation.lr = 3e-3;
-  first_steps.clear();
+  first_sequences.clear();
   run("stopped", train::Ranks());
-  EXPECT_EQ(first_steps, (std::multiset<int64_t>{0}));
+  EXPECT_EQ(first_sequences, (std::multiset<int64_t>{0}));
   EXPECT_EQ(child("stopped"), child("whole"));
 }
 }  // namespace

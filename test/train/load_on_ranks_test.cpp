@@ -133,6 +133,21 @@ TEST_P(LoadedOnRanks, HasTheLossAndTheTokensOfOneDevice) {
   }
 }
 
+TEST(LoadedOnRanks, HasTheSameBitsOnOneDeviceWithItsWeightsOnTheHost) {
+  const Folder folder;
+  auto config = trained(folder, "qwen3");
+  const auto list = testing::specs();
+  const auto opened = ModelFolder::open(testing::checkpoint(config, 3), list.families());
+  const auto outcome = [&] {
+    const Ranks ranks(config.parallelism, nullptr);
+    const auto model = load_on_ranks(opened, list, config, ranks, at::kCPU);
+    return std::pair(evaluate(config, ranks, *model).loss, generated(*model, ranks));
+  };
+  const auto wanted = outcome();
+  config.parallelism.fsdp_cpu_offload = true;
+  EXPECT_EQ(outcome(), wanted);
+}
+
 // Context parallelism has no caches, but losses.
 TEST(LoadedOnRanks, HasTheLossOfOneDeviceOnPartsOfSequences) {
   const Folder folder;

@@ -169,7 +169,7 @@ TEST(Changes, ThatWereNotAllowedAreRefusedWithTheKeyAndTheWord) {
   EXPECT_THAT(refusal({{"data.datasets.1.weight", "3"}}), names("data: ", "data"));
   EXPECT_THAT(
       refusal({{"training.steps", "20"}}),
-      AllOf(names("training.steps", "steps"), HasSubstr("had 9, the config says 20")));
+      AllOf(names("training.steps", "steps"), HasSubstr("spans 9 steps, with this config 20")));
   // Another word does not help, also if it makes the data differ.
   const std::pair<std::string, std::string> words{"checkpoint.allow_changes", R"(["batch_size", "seq_len", "steps"])"};
   EXPECT_THAT(refusal({words, {"training.seq_len", "16"}, {"data.datasets.1.weight", "3"}}), names("data: ", "data"));
@@ -189,15 +189,63 @@ TEST(Changes, OfTheStepsOfAScheduleOfItsOwnNeedNoWord) {
   EXPECT_EQ(train(testing::tiny_run(folder.path(), joined(fixed, {{"training.steps", "6"}}))).step, 6);
 }
 
-TEST(Changes, OfTheBatchSizeReadFiniteDataToItsEnd) {
-  const Folder folder;
+// A run that took over another's step, but not its schedule: this begins at the run's own first step.
+TEST(Changes, OfTheStepsNameTheSpanOfAScheduleThatBeganLater) {
+  const Folder folder, other;
+  train(testing::tiny_run(folder.path(), kRun), kBefore);
+  fs::copy(folder.path() / "out/checkpoints", other.path() / "source", fs::copy_options::recursive);
+  const Overrides later = joined(
+      kRun,
+      {{"checkpoint.initial_load_path", '"' + (other.path() / "source/step-4").string() + '"'},
+       {"checkpoint.initial_load_model_only", "false"},
+       {"checkpoint.exclude_from_loading", R"(["lr_scheduler"])"}});
+  train(testing::tiny_run(other.path(), later), kBefore + 2);
+  const auto longer = [&](const Overrides& more) {
+    return testing::tiny_run(other.path(), joined(joined(later, {{"training.steps", "12"}}), more));
+  };
+  EXPECT_THAT(
+      [&] { train(longer({})); },
+      ::testing::ThrowsMessage<Error>(
+          AllOf(HasSubstr("spans 5 steps, with this config 8"), HasSubstr("set lr_scheduler.total_steps = 5"))));
+  train(longer({{"lr_scheduler.total_steps", "5"}}));
+  const Folder whole;
+  train(testing::tiny_run(whole.path(), later));
+  const auto rates = [](const Folder& of) { return metric::read_metric(of.path() / "out/metrics.jsonl", "lr").values; };
+  const auto advised = rates(other), wanted = rates(whole);
+  ASSERT_GE(advised.size(), wanted.size());
+  EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), advised.begin()));
+}
+
+// Data of 56 sequences.
+Overrides finite_run(const Folder& folder) {
   write_file_atomically(folder.path() / "short.txt", std::string(1800, 'a'));
-  const Overrides finite = joined(
+  return joined(
       kRun,
       {{"data.datasets", "[{path = \"" + (folder.path() / "short.txt").string() + "\"}]"},
        {"data.repeat", "false"},
        {"data.validation_fraction", "0"},
        {"training.steps", "1000"}});
+}
+
+TEST(Changes, OfStepsBeyondTheEndOfTheDataNeedNoWord) {
+  const Folder folder;
+  train(testing::tiny_run(folder.path(), finite_run(folder)), 5);
+  const auto longer = joined(finite_run(folder), {{"training.steps", "2000"}});
+  EXPECT_EQ(train(testing::tiny_run(folder.path(), longer)).step, 14);
+}
+
+// A new run with the larger batch would have 7 steps.
+TEST(Changes, OfTheBatchSizeFitAScheduleThatANewRunWouldNot) {
+  const Folder folder;
+  const auto finite = joined(finite_run(folder), {{"lr_scheduler.warmup_steps", "9"}});
+  train(testing::tiny_run(folder.path(), finite), 5);
+  const Overrides larger{{"training.global_batch_size", "8"}, {"checkpoint.allow_changes", R"(["batch_size"])"}};
+  EXPECT_EQ(train(testing::tiny_run(folder.path(), joined(finite, larger))).step, 9);
+}
+
+TEST(Changes, OfTheBatchSizeReadFiniteDataToItsEnd) {
+  const Folder folder;
+  const Overrides finite = finite_run(folder);
   EXPECT_EQ(train(testing::tiny_run(folder.path(), finite), 5).step, 5);
   const auto after = testing::tiny_run(
       folder.path(),

@@ -380,7 +380,8 @@ TEST(RunCheckpointsOfManyRanks, ResumeFromTheNewestUndamagedOneOnAnyMesh) {
     EXPECT_EQ(found->filename(), "step-4");
     const bool tells = first && (context == nullptr || context->is_main_process());
     EXPECT_EQ(run.checkpoints.take_warnings().size(), tells ? 1 : 0);
-    const RunState then = run.checkpoints.load(*found, {.start = kStart});
+    const RunState then = run.checkpoints.check(*found, {.start = kStart}).state;
+    run.checkpoints.load(*found);
     EXPECT_EQ(then.step, 4);
     EXPECT_EQ(then.num_tokens, 77);
     const auto loaded = run.rank.numbers();
@@ -443,7 +444,7 @@ TEST(RunCheckpointsOfManyRanks, FailOnAllRanksIfOneFails) {
     RunState other = kStart;
     other.seed += context.rank() == 2 ? 1 : 0;
     EXPECT_THAT(
-        message([&] { run.checkpoints.load(*run.checkpoints.find(), {.start = other}); }),
+        message([&] { run.checkpoints.check(*run.checkpoints.find(), {.start = other}); }),
         AllOf(StartsWith("rank 2: "), HasSubstr("debug.seed")));
     if (context.rank() == 1) {
       at::NoGradGuard no_grad;

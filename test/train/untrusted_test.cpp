@@ -57,6 +57,15 @@ TEST_F(Untrusted, ASoundFolderHasNoFindings) {
   EXPECT_GT(report.num_bytes, static_cast<int64_t>(fs::file_size(kModel / "model.safetensors")));
 }
 
+TEST_F(Untrusted, SaysWhichFoldersItDoesNotLookInto) {
+  write(".git/hooks/post-checkout", "#!/bin/sh\n");
+  write("data/.cache/run", "#!/bin/sh\n");
+  const UntrustedReport report = look();
+  EXPECT_THAT(report.findings, finds(false, ".git", "not looked at"));
+  EXPECT_THAT(report.findings, finds(false, "data/.cache", "not looked at"));
+  EXPECT_FALSE(report.has_danger());
+}
+
 TEST_F(Untrusted, FindsFilesThatOtherProgramsExecute) {
   write("pytorch_model.bin", "x");
   write("data/weights.dat", std::string("PK\x03\x04") + std::string(26, 'x') + "archive/data.pkl");

@@ -280,5 +280,22 @@ TEST(Convert, RefusesAnExistingFolderAndLeavesNothingBehind) {
   EXPECT_GT(report.num_tensors, 0);
 }
 
+TEST(WeightsFingerprint, OfQuantizedWeightsIsThatOfThePlainOnesThatTheyStandFor) {
+  const state::WeightReader quantized(fs::path(LEHR_SOURCE_DIR) / "test/data/state/quantized");
+  state::NamedTensors tensors;
+  for (const std::string& name : quantized.names()) {
+    tensors.emplace_back(name, quantized.tensor(name).contiguous());
+  }
+  const Folder folder;
+  const auto written = [&](const char* name) {
+    fs::create_directories(folder.path() / name);
+    state::save_safetensors(folder.path() / name / "model.safetensors", tensors);
+    return weights_fingerprint(state::WeightReader(folder.path() / name));
+  };
+  EXPECT_EQ(written("plain"), weights_fingerprint(quantized));
+  tensors.back().second = tensors.back().second + 1;
+  EXPECT_NE(written("other"), weights_fingerprint(quantized));
+}
+
 }  // namespace
 }  // namespace lehr::train
