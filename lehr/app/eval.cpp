@@ -53,7 +53,7 @@ Node measure(
   const auto stream = source(rows, config.validation.max_rows());
   const auto result = train::validate(*model, *found.task, *stream, {.ranks = &ranks, .device = device});
   Node report = Node::make_table();
-  report.set("model", Node(found.folder.string()));
+  report.set("model", Node(folder.string()));
   report.set("loss", Node(result.loss));
   if (config.training.task != train::TaskKind::classification) {
     report.set("perplexity", Node(std::exp(result.loss)));

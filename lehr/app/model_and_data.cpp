@@ -25,20 +25,19 @@ ModelAndData open_model_and_data(
     const descriptor::ModelFamilies& families,
     Logger& log) {
   ModelAndData opened;
-  opened.folder = folder;
-  opened.model = train::ModelFolder::open(opened.folder, families);
+  opened.model = train::ModelFolder::open(folder, families);
   const auto& shape = opened.model.args;
   require(
       config.training.seq_len <= shape->max_position_ids(),
       "training.seq_len: {} tokens do not fit into the {} positions of {}",
       config.training.seq_len,
       shape->max_position_ids(),
-      opened.folder.string());
+      folder.string());
   const bool classification = config.training.task == train::TaskKind::classification;
   require(
       (shape->head() == descriptor::Head::classification) == classification,
       "training.task: {} has a {} head",
-      opened.folder.string(),
+      folder.string(),
       classification ? "language-model" : "classification");
   opened.tokenizer = data::load_tokenizer(
       config.tokenizer.path.empty() ? opened.model.tokenizer_folder().string() : config.tokenizer.path);

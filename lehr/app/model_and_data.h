@@ -15,7 +15,6 @@ namespace lehr::app {
 
 /// A model that is opened but not loaded, and data that fits it.
 struct ModelAndData {
-  std::filesystem::path folder;
   train::ModelFolder model;
   std::unique_ptr<data::Tokenizer> tokenizer;
   train::RunData data;

@@ -83,9 +83,9 @@ void run_search(
   const train::TrainConfig of_run = config;
   config.data.repeat = false;
   Logger log("", !ranks.is_main());
+  const std::filesystem::path teacher = folder_of_model(config, wanted.search.teacher, ranks);
   ModelAndData opened;
-  ranks.main_first([&] { opened = open_model_and_data(config, wanted.search.teacher, specs.families(), log); });
-  const std::filesystem::path teacher = opened.folder;
+  ranks.main_first([&] { opened = open_model_and_data(config, teacher, specs.families(), log); });
   require(
       !opened.model.has_adapters(),
       "{}: holds adapters; merge them into their base first: lehr merge --adapter {}",
