@@ -169,7 +169,11 @@ bool Ranks::any(bool here) const {
   return flag.front() != 0;
 }
 
+// Uses a key of the store, not a collective: the work may take longer than a collective's time limit.
 std::string Ranks::from_main(const std::string& what, const std::function<std::string()>& make) const {
+  if (!context_) {
+    return make();
+  }
   mesh::Transport& transport = context_->transport();
   const auto store = transport.store();
   const std::string key = fmt::format("{}/{}", what, transport.next_number());
@@ -196,7 +200,6 @@ std::string Ranks::from_main(const std::string& what, const std::function<std::s
   return text.substr(1);
 }
 
-// Uses a key of the store, not a collective: the work may take longer than a collective's time limit.
 void Ranks::set_doing(const std::string& doing) const {
   if (mesh::Watchdog* const watch = context_ ? context_->transport().watch() : nullptr) {
     watch->set_doing(doing);
@@ -204,10 +207,6 @@ void Ranks::set_doing(const std::string& doing) const {
 }
 
 void Ranks::main_first(const std::function<void()>& work) const {
-  if (!context_) {
-    work();
-    return;
-  }
   from_main("main_first", [&] {
     work();
     return std::string();
