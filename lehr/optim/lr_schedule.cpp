@@ -154,9 +154,9 @@ void LRSchedulerConfig::fields(FieldVisitor& v) {
   v.optional(
       "warmup_steps",
       warmup_steps,
-      "Steps over which the learning rate rises linearly from 0; 200 unless given.",
+      "Steps over which the learning rate rises linearly from 0; unset: 200.",
       at_least(0));
-  v.optional("total_steps", total_steps, "Length of the schedule in steps; training.steps unless given.", positive());
+  v.optional("total_steps", total_steps, "Length of the schedule in steps; unset: training.steps.", positive());
   v.optional(
       "decay_ratio",
       decay_ratio,
