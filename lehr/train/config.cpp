@@ -231,7 +231,11 @@ void ProfilingConfig::fields(FieldVisitor& v) {
       "Steps between traces; a cycle of this length ends with the traced steps.",
       positive());
   v.optional("profiler_active", profiler_active, "Steps to trace in each cycle.", positive());
-  v.optional("profiler_warmup", profiler_warmup, "Warm-up steps before the traced steps.", at_least(0));
+  v.optional(
+      "profiler_warmup",
+      profiler_warmup,
+      "Steps before the traced ones in which the profiler is already set up, so that its start does not slow these.",
+      at_least(0));
   v.optional(
       "operator_table",
       operator_table,
