@@ -160,8 +160,8 @@ void LRSchedulerConfig::fields(FieldVisitor& v) {
   v.optional(
       "decay_ratio",
       decay_ratio,
-      "Share of all steps (0 to 1) over which the learning rate falls at the end; everything after warm-up unless "
-      "given.",
+      "Share of all steps (0 to 1) over which the learning rate falls at the end; unset: everything after "
+      "warm-up.",
       between(0, 1));
   v.choice(
       "decay_type",
