@@ -36,7 +36,7 @@ help: ## Show this list
 	@echo "Variables:"
 	@echo "  PRESET=$(PRESET)  a preset of CMakePresets.json: release, dev, ci, asan, tsan or cuda; builds in $(BUILD)/"
 	@echo "  JOBS=$(JOBS)          files to compile at once"
-	@echo "  ARGS=           goes to the program or to ctest: make train ARGS=--training.steps=200"
+	@echo "  ARGS=           goes to the program or to ctest: make train ARGS=--job.dump_folder=outputs/again"
 
 setup: ## Install system packages and LibTorch (into .venv)
 	@script/setup.sh $(if $(filter asan tsan,$(PRESET)),sanitizers)

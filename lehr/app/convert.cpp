@@ -32,17 +32,17 @@ struct Options {
         "expert_layout",
         expert_layout,
         "Layout of the experts of an MoE layer: a tensor per expert, as in most checkpoints on the Hub, or fused, as "
-        "in the memory of transformers 5; not given: unchanged.",
+        "in the memory of transformers 5; unset: unchanged.",
         one_of({"per_expert", "fused"}));
     v.optional(
         "dtype",
         dtype,
-        "Data type of the weights; not given: unchanged.",
+        "Data type of the weights; unset: unchanged.",
         one_of({"float32", "float64", "bfloat16", "float16"}));
     v.optional(
         "max_shard_size_mb",
         max_shard_size_mb,
-        "Largest size of a weights file, in MB; not given: 5000.",
+        "Largest size of a weights file, in MB; unset: 5000.",
         between(1, 1'000'000'000));
     v.optional(
         "subblocks",

@@ -20,8 +20,7 @@ struct Options {
   std::optional<std::string> model;
   bool train_data = false;
   void fields(FieldVisitor& v) {
-    v.optional(
-        "model", model, "Folder of a model or of adapters; not given: the newest checkpoint of the config's run.");
+    v.optional("model", model, "Folder of a model or of adapters; unset: the newest checkpoint of the config's run.");
     v.optional("train_data", train_data, "Evaluate one pass over the training data instead of the held-out data.");
   }
 };

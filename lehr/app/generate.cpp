@@ -39,16 +39,16 @@ struct Options {
     v.required("model", model, "Folder of a model or of adapters: a checkpoint of a run, or one from Hugging Face.");
     v.optional("prompt", prompt, "Text to continue.");
     v.optional("tokens", tokens, "Token ids to continue, instead of text: [1, 2, 3]; ids are printed then.");
-    v.optional("tokenizer", tokenizer, "\"byte\" or a folder with tokenizer.json; not given: the model's folder.");
+    v.optional("tokenizer", tokenizer, "\"byte\" or a folder with tokenizer.json; unset: the model's folder.");
     v.optional("chat", chat, "Take the prompt as a user's message and print the assistant's answer (chat template).");
-    v.optional("chat_template", chat_template, "With --chat: file or folder of the template; not given: the model's.");
+    v.optional("chat_template", chat_template, "With --chat: file or folder of the template; unset: the model's.");
     v.optional("max_new_tokens", max_new_tokens, "Maximum number of tokens to generate.", positive());
     v.optional("temperature", temperature, "Softmax temperature; 0: greedy decoding.", at_least(0));
     v.optional("top_k", top_k, "Sample from the k most likely tokens; 0: from all.", at_least(0));
     v.optional(
         "top_p",
         top_p,
-        "Sample from the most likely tokens whose probabilities add up to this value.",
+        "Nucleus sampling: sample from the smallest set of most likely tokens with at least this total probability.",
         Rule{.min = 0, .max = 1, .min_excluded = true});
     v.optional("seed", seed, "Seed of sampling; the same seed generates the same text.", at_least(0));
     v.optional("ids", ids, "Print token ids, as [4, 5, 6], instead of text.");

@@ -36,13 +36,13 @@ struct Options {
   bool map = false;
   bool untrusted = false;
   void fields(FieldVisitor& v) {
-    v.optional("seq_len", seq_len, "Sequence length for FLOPs and KV cache; not given: 4096.", between(1, 100'000'000));
+    v.optional("seq_len", seq_len, "Sequence length for FLOPs and KV cache; unset: 4096.", between(1, 100'000'000));
     v.optional(
-        "num_sequences", num_sequences, "Number of sequences in the KV cache; not given: 1.", between(1, 100'000'000));
+        "num_sequences", num_sequences, "Number of sequences in the KV cache; unset: 1.", between(1, 100'000'000));
     v.optional(
         "dtype",
         dtype,
-        "Data type for the memory of weights and KV cache; not given: that of most weights, bfloat16 without weights.",
+        "Data type for the memory of weights and KV cache; unset: that of most weights, bfloat16 without weights.",
         one_of({"float32", "float64", "bfloat16", "float16"}));
     v.optional(
         "picture", picture, "SVG file to write: the layers side by side, with bars for the cost of each sub-block.");

@@ -47,7 +47,10 @@ const std::vector<Command>& commands() {
       {"inspect", "show the layers and tensors of a model folder", inspect},
       {"convert", "write a model folder in another layout, dtype or file size", convert},
       {"prune", "make a smaller model of the most important parts of a trained one", prune},
-      {"search", "find the best smaller model of a trained one under budgets", of_launcher(search), of_threads(search)},
+      {"search",
+       "find the best smaller version of a trained model under budgets",
+       of_launcher(search),
+       of_threads(search)},
       {"tokenize",
        "convert text to token ids and back",
        [](const std::vector<std::string>& args, const train::TrainSpecs&) { return tokenize(args); }},
@@ -70,7 +73,7 @@ std::string usage() {
          "  lehr train recipe/quickstart.toml                      a small Qwen3 on a CPU, in minutes\n"
          "  lehr generate --model outputs/quickstart/checkpoints/step-N --prompt \"ROMEO:\"\n\n"
          "Exit codes: 0 success, 1 failure at run time, 2 wrong usage or input, 3 a check failed,\n"
-         "4 a bug in Lehr, 143 stopped by SIGTERM after saving.\n";
+         "4 a bug in Lehr, 130 or 143 stopped by Ctrl-C or SIGTERM after saving.\n";
 }
 
 // Several processes would each do the whole work and write the same files.

@@ -24,13 +24,13 @@ struct Options {
   std::optional<std::string> dtype;
   int64_t max_shard_size_mb = 5000;
   void fields(FieldVisitor& v) {
-    v.optional("model", model, "Folder of the base model; not given: the folder that the adapter names.");
+    v.optional("model", model, "Folder of the base model; unset: the folder that the adapter names.");
     v.required("adapter", adapter, "Folder with adapter_config.json and adapter_model.safetensors.");
     v.required("output", output, "Folder to write; it must not exist.");
     v.optional(
         "dtype",
         dtype,
-        "Data type of the weights; not given: that of the base.",
+        "Data type of the weights; unset: that of the base.",
         one_of({"float32", "float64", "bfloat16"}));
     v.optional(
         "max_shard_size_mb", max_shard_size_mb, "Largest size of a weights file, in MB.", between(1, 1'000'000'000));

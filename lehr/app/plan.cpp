@@ -30,7 +30,8 @@ struct Options {
     v.optional(
         "devices",
         devices,
-        "Number of devices; 0: the product of the degrees. data_parallel_shard_degree = -1 takes the remaining ones.",
+        "Number of devices, which --search needs; 0: the product of the degrees. data_parallel_shard_degree = -1 takes "
+        "the remaining ones.",
         at_least(0));
     v.optional(
         "peer",
@@ -59,7 +60,7 @@ struct Options {
     v.optional(
         "microbatch_sizes",
         microbatch_sizes,
-        "With --search: sequences per micro-batch to try, as [1, 2, 4]; empty: those of the config.",
+        "With --search: sequences per micro-batch to try, as [1, 2, 4]; unset: those of the config.",
         positive());
     v.optional(
         "schedules", schedules, "Also predict the other pipeline schedules (--no-schedules: only the configured one).");

@@ -40,7 +40,7 @@ struct Options {
         "kv_heads",
         chosen.kv_heads,
         "KV heads of each attention block; must divide their present number. All query heads are kept: those of a "
-        "removed KV head are assigned to others and start at zero.",
+        "removed KV head read another one, with zero columns in o_proj.",
         positive());
     v.optional(
         "experts", chosen.experts, "Experts of each MoE layer; at least as many as a token is routed to.", positive());
@@ -59,14 +59,14 @@ struct Options {
     v.optional(
         "layers",
         layers,
-        "Layers that the sizes apply to, and that --drop-attention and --drop-ffn choose from, as 4-11 or 0,2,4-7; not "
-        "given: all. --drop-attention-layers and --drop-ffn-layers do not depend on it.");
+        "Layers that the sizes apply to, and that --drop-attention and --drop-ffn choose from, as 4-11 or 0,2,4-7; "
+        "unset: all. --drop-attention-layers and --drop-ffn-layers do not depend on it.");
     v.choice(
         "by",
         chosen.by,
         {{"score", prune::By::score}, {"random", prune::By::random}, {"first", prune::By::first}},
-        "Parts to keep: those with the highest scores (the default), random ones as a control, or the first by index.");
-    v.optional("seed", seed, "Seed of --by random; not given: 0.", at_least(0));
+        "Parts to keep: those with the highest scores, random ones as a control, or the first by index.");
+    v.optional("seed", seed, "Seed of --by random; unset: 0.", at_least(0));
     v.optional(
         "average_kv",
         chosen.average_kv,

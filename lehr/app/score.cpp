@@ -27,13 +27,13 @@ struct Options {
   int64_t max_rows = 256;
   bool held_out = false;
   void fields(FieldVisitor& v) {
-    v.optional("model", model, "Folder of a model; not given: the newest checkpoint of the config's run.");
+    v.optional("model", model, "Folder of a model; unset: the newest checkpoint of the config's run.");
     v.required("output", output, "Folder for scores.json and scores.safetensors; scores in it are replaced.");
     v.optional(
         "kinds",
         kinds,
         "Kinds of parts to score, separated by commas: ffn_channels, kv_heads, experts, expert_channels, attention, "
-        "ffn; not given: all that the model has.");
+        "ffn; unset: all that the model has.");
     v.optional(
         "ffn_method",
         ffn_method,
@@ -46,8 +46,7 @@ struct Options {
         "For experts. mse, cosine: distance between the outputs with and without the expert; voting: counts the "
         "router's choices.",
         one_of({"mse", "cosine", "voting"}));
-    v.optional(
-        "max_rows", max_rows, "Maximum number of sequences of training.seq_len tokens; not given: 256.", positive());
+    v.optional("max_rows", max_rows, "Maximum number of sequences of training.seq_len tokens.", positive());
     v.optional("held_out", held_out, "Use the held-out data instead of the training data.");
   }
 };

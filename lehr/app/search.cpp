@@ -137,10 +137,10 @@ int search(const std::vector<std::string>& args, const train::TrainSpecs& specs,
   if (arguments.help) {
     std::fputs(
         ("lehr search SEARCH.toml [--stage STAGE] [--dry-run] [--section.key=value ...]\n\n"
-         "Finds the best smaller model of a trained one under budgets. Each layer may lose different parts: KV heads,\n"
-         "channels, experts, or whole sub-blocks. Every smaller sub-block is trained to reproduce the teacher's and\n"
-         "measured in its place; then the best combination within the budgets is built and distilled. Run the same\n"
-         "command again to resume. docs/search.md explains the stages and the report.\n\n"
+         "Finds the best smaller version of a trained model under budgets. Each layer may lose different parts: KV\n"
+         "heads, channels, experts or whole sub-blocks. Every smaller sub-block is trained to reproduce the teacher's\n"
+         "and measured in its place; then the best combination within the budgets is built and distilled. Run the\n"
+         "same command again to resume. docs/search.md explains the stages and the report.\n\n"
          "  lehr search recipe/search_quickstart.toml            # all stages\n"
          "  lehr search SEARCH.toml --stage score                # up to the scores\n"
          "  lehr search SEARCH.toml --budget.parameters='50 %'   # another budget; scores are kept\n"

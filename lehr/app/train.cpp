@@ -31,7 +31,7 @@ struct Options {
         "profile",
         profile,
         "Measure some steps and print a table of their time by kind of operator. Like profiling.operator_table, but "
-        "for this start only.");
+        "for this invocation only.");
   }
 };
 

@@ -25,8 +25,8 @@ struct Options {
   std::optional<double> atol;
   std::optional<double> rtol;
   void fields(FieldVisitor& v) {
-    v.required("model", model, "Folder with config.json and safetensors, as Hugging Face writes it.");
-    v.optional("reference", reference, "File of expected values; not given: oracle.safetensors in the model's folder.");
+    v.required("model", model, "Folder of a model or of adapters: a checkpoint of a run, or one from Hugging Face.");
+    v.optional("reference", reference, "File of expected values; unset: oracle.safetensors in the model's folder.");
     v.optional("output", output, "Also write every computed tensor to this file, under the reference's names.");
     v.optional("dtype", dtype, "Data type of the computation.", one_of({"float32", "float64", "bfloat16"}));
     v.optional("device", device, "Device to compute on.", one_of({"auto", "cpu", "cuda"}));

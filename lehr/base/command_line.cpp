@@ -56,19 +56,35 @@ class OptionList : public FieldVisitor {
   std::set<std::string> lists;
 };
 
+// "  (default 128)" of an option that has a value unless it is given; a flag is off, or its help names --no-FLAG.
+std::string told_default(const Node* value) {
+  const bool none = value == nullptr || value->is_bool() || (value->is_list() && value->size() == 0) ||
+                    (value->is_string() && value->as_string().empty());
+  return none ? "" : fmt::format("  (default {})", value->is_string() ? value->as_string() : toml_value(*value));
+}
+
 class HelpList : public OptionList {
  public:
+  explicit HelpList(Node defaults) : defaults_(std::move(defaults)) {}
   void visit(const Field& field, FieldRef value) override {
     OptionList::visit(field, value);
     std::string word = flags.count(std::string(field.name)) != 0 ? "" : " VALUE";
     if (!field.rule.one_of.empty()) {
       word = fmt::format(" {}", fmt::join(field.rule.one_of, "|"));
     }
-    text += fmt::format("  {}{}{}\n", to_option(field.name), word, field.required ? "  (required)" : "");
+    text += fmt::format(
+        "  {}{}{}\n",
+        to_option(field.name),
+        word,
+        field.required ? "  (required)" : told_default(defaults_.find(field.name)));
     text += wrapped_help(field.help);
   }
   std::string text;
+
+ private:
+  Node defaults_;
 };
+
 // An argument that begins with two dashes: --KEY, --KEY=VALUE or --no-KEY.
 struct WrittenOption {
   std::string name;  // as written, without dashes and value
@@ -169,7 +185,7 @@ Arguments parse_arguments(const std::vector<std::string>& args, const ConfigObje
 }
 
 std::string arguments_help(const ConfigObject& options) {
-  HelpList list;
+  HelpList list(object_to_node(options));
   options.fields(list);
   return list.text;
 }

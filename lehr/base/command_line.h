@@ -23,7 +23,7 @@ struct Arguments {
 /// error.
 Arguments parse_arguments(const std::vector<std::string>& args, const ConfigObject& options);
 
-/// Returns the help text of the options, in command-line syntax.
+/// Returns the help text of the options, in command-line syntax, with the defaults that `options` has.
 std::string arguments_help(const ConfigObject& options);
 
 }  // namespace lehr

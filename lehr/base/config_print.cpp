@@ -93,7 +93,7 @@ class TomlWriter : public FieldVisitor {
     std::string& text = open_.back().values;
     text += fmt::format("# {}\n", field.help);
     if (node.is_null()) {
-      text += fmt::format("# {} is not given\n", field.name);
+      text += fmt::format("# {} is unset\n", field.name);
     } else {
       text += fmt::format("{} = {}\n", field.name, toml_value(node));
     }
@@ -172,7 +172,7 @@ class HelpWriter : public FieldVisitor {
     if (field.required) {
       facts += ", required";
     } else if (node.is_null() || (node.is_string() && node.as_string().empty())) {
-      facts += ", not given by default";
+      facts += ", unset by default";
     } else {
       facts += ", default " + toml_value(node);
     }

@@ -46,7 +46,7 @@ void DatasetConfig::fields(FieldVisitor& v) {
 }
 
 void DataConfig::fields(FieldVisitor& v) {
-  v.optional("seed", seed, "Seed of the order of the data; default: debug.seed.", at_least(0));
+  v.optional("seed", seed, "Seed of the order of the data; unset: debug.seed.", at_least(0));
   v.optional(
       "shuffle", shuffle, "Visit the sequences of each dataset in random order, a different one in every epoch.");
   v.optional("repeat", repeat, "Start over when a dataset is used up; otherwise training ends after one pass.");
@@ -69,7 +69,7 @@ void DataConfig::fields(FieldVisitor& v) {
   v.optional(
       "cache_folder",
       cache_folder,
-      "Folder for tokenized text, reused between runs; default: a folder in job.dump_folder.");
+      "Folder for tokenized text, reused between runs; unset: a folder in job.dump_folder.");
   v.optional(
       "num_workers", num_workers, "Threads that prepare batches; 0: batches are prepared on request.", between(0, 256));
   v.optional("prefetch", prefetch, "Maximum number of batches prepared ahead.", between(1, 1024));

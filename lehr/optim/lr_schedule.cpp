@@ -154,14 +154,14 @@ void LRSchedulerConfig::fields(FieldVisitor& v) {
   v.optional(
       "warmup_steps",
       warmup_steps,
-      "Steps over which the learning rate rises linearly from 0; 200 unless given.",
+      "Steps over which the learning rate rises linearly from 0; unset: 200.",
       at_least(0));
-  v.optional("total_steps", total_steps, "Length of the schedule in steps; training.steps unless given.", positive());
+  v.optional("total_steps", total_steps, "Length of the schedule in steps; unset: training.steps.", positive());
   v.optional(
       "decay_ratio",
       decay_ratio,
-      "Share of all steps (0 to 1) over which the learning rate falls at the end; everything after warm-up unless "
-      "given.",
+      "Share of all steps (0 to 1) over which the learning rate falls at the end; unset: everything after "
+      "warm-up.",
       between(0, 1));
   v.choice(
       "decay_type",

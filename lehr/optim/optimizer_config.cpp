@@ -16,11 +16,10 @@ void ParameterGroupConfig::fields(FieldVisitor& v) {
       "wins.");
   v.optional("lr_multiplier", lr_multiplier, "Multiple of optimizer.lr for this group.", at_least(0));
   v.optional("lr", lr, "Learning rate of this group, instead of a multiple.", at_least(0));
-  v.optional("beta1", beta1, "Decay of the first moment; optimizer.beta1 unless given.", from_below(0, 1));
-  v.optional("beta2", beta2, "Decay of the second moment; optimizer.beta2 unless given.", from_below(0, 1));
-  v.optional("eps", eps, "Added to the root of the second moment; optimizer.eps unless given.", at_least(0));
-  v.optional(
-      "weight_decay", weight_decay, "Weight decay of this group; optimizer.weight_decay unless given.", at_least(0));
+  v.optional("beta1", beta1, "Decay of the first moment; unset: optimizer.beta1.", from_below(0, 1));
+  v.optional("beta2", beta2, "Decay of the second moment; unset: optimizer.beta2.", from_below(0, 1));
+  v.optional("eps", eps, "Added to the root of the second moment; unset: optimizer.eps.", at_least(0));
+  v.optional("weight_decay", weight_decay, "Weight decay of this group; unset: optimizer.weight_decay.", at_least(0));
 }
 
 const char* name_of(OptimizerKind kind) {
@@ -59,12 +58,16 @@ void OptimizerConfig::fields(FieldVisitor& v) {
   v.optional(
       "weight_decay",
       weight_decay,
-      "Weight decay of every parameter: decoupled, 0.1 unless given; for adam and sgd added to the gradient, 0 unless "
-      "given.",
+      "Weight decay of every parameter: decoupled; for adam and sgd added to the gradient. Unset: 0.1; for adam and "
+      "sgd 0.",
       at_least(0));
-  v.optional("momentum", momentum, "sgd (0 unless given) and muon (0.95): decay of past gradients.", from_below(0, 1));
+  v.optional(
+      "momentum",
+      momentum,
+      "sgd and muon: decay of past gradients; unset: 0 for sgd, 0.95 for muon.",
+      from_below(0, 1));
   v.optional("dampening", dampening, "sgd: share of each new gradient that the momentum ignores.", from_below(0, 1));
-  v.optional("nesterov", nesterov, "sgd (false unless given) and muon (true): use Nesterov momentum.");
+  v.optional("nesterov", nesterov, "sgd and muon: use Nesterov momentum; unset: false for sgd, true for muon.");
   v.optional(
       "state_dtype",
       state_dtype,

@@ -170,7 +170,7 @@ void link_fields(Machine& m, FieldVisitor& v) {
   v.optional(
       "communication_overlap",
       m.communication_overlap,
-      "Fraction of compute time that can overlap with communication.",
+      "Speed of a collective while its rank computes, as a fraction of its speed on an idle device.",
       between(0, 1));
 }
 

@@ -218,8 +218,8 @@ void ScoreConfig::fields(FieldVisitor& v) {
        {"agreement", Objective::agreement},
        {"cosine", Objective::cosine},
        {"mse", Objective::mse}},
-      "Measurement that the chosen model minimises: KL divergence from the teacher, loss, share of tokens without the "
-      "teacher's most likely token, distance of final hidden states.");
+      "Measurement to minimize. kl: KL divergence from the teacher; nll: loss; agreement: share of tokens whose most "
+      "likely prediction is not the teacher's; cosine, mse: distance of the final hidden states.");
 }
 
 void WorkloadConfig::fields(FieldVisitor& v) {
@@ -256,7 +256,7 @@ void GlobalDistillationConfig::fields(FieldVisitor& v) {
 }
 
 void SearchPaths::fields(FieldVisitor& v) {
-  v.optional("teacher", teacher, "Folder of the trained model; not given: the newest checkpoint of the config's run.");
+  v.optional("teacher", teacher, "Folder of the trained model; unset: the newest checkpoint of the config's run.");
   v.required("config", config, "Config of a training run, for data, sequence length and device.");
   v.optional("output", output, "Folder for everything that the search writes; run again to resume.");
   v.optional(

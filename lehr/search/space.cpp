@@ -250,26 +250,23 @@ void require_used(const SpaceConfig& config, const std::vector<BlockConfig>& tea
 }  // namespace
 
 void SpaceConfig::fields(FieldVisitor& v) {
-  v.optional("kv_heads", kv_heads, "Numbers of KV heads to try; not given: all divisors of a layer's.", positive());
+  v.optional("kv_heads", kv_heads, "Numbers of KV heads to try; unset: all divisors of a layer's.", positive());
   v.optional(
       "ffn_widths",
       ffn_widths,
-      "Widths of feed-forward blocks to try; not given: 3/4, 1/2, 1/4 and 1/8 of a layer's, in steps of 8.",
+      "Widths of feed-forward blocks to try; unset: 3/4, 1/2, 1/4 and 1/8 of a layer's, in steps of 8.",
       positive());
   v.optional(
       "experts",
       experts,
-      "Numbers of experts to try; not given: the same shares, but no fewer than a token needs.",
+      "Numbers of experts to try; unset: the same shares, but no fewer than a token needs.",
       positive());
   v.optional(
-      "expert_widths",
-      expert_widths,
-      "Widths of experts to try; not given: the same shares, in steps of 8.",
-      positive());
+      "expert_widths", expert_widths, "Widths of experts to try; unset: the same shares, in steps of 8.", positive());
   v.optional(
       "experts_per_token",
       experts_per_token,
-      "Numbers of experts per token to try, which saves FLOPs and no memory; not given: only a layer's own.",
+      "Numbers of experts per token to try, which saves FLOPs and no memory; unset: only a layer's own.",
       positive());
   v.optional("attention_linear", attention_linear, "Try one linear layer in place of the attention.");
   v.optional("ffn_linear", ffn_linear, "Try one linear layer in place of a feed-forward block or MoE layer.");

@@ -39,11 +39,11 @@ void ModelConfig::check(Problems& problems) const {
 }
 
 void TokenizerConfig::fields(FieldVisitor& v) {
-  v.optional("path", path, "\"byte\", or a folder with tokenizer.json; empty: model.hf_assets_path.");
+  v.optional("path", path, "\"byte\", or a folder with tokenizer.json; unset: model.hf_assets_path.");
   v.optional(
       "chat_template",
       chat_template,
-      "Chat data: a file with a chat template (.jinja), which is saved with the model; empty: the template of the "
+      "Chat data: a file with a chat template (.jinja), which is saved with the model; unset: the template of the "
       "tokenizer's folder.");
 }
 
@@ -54,11 +54,12 @@ void TrainingConfig::fields(FieldVisitor& v) {
       {{"causal_lm", TaskKind::causal_lm}, {"classification", TaskKind::classification}, {"sft", TaskKind::sft}},
       "Training objective. causal_lm: next-token prediction; classification: one label per text; sft: next-token "
       "prediction on the answers in conversations (datasets of kind \"chat\"; other text is trained on as usual).");
-  v.optional("local_batch_size", local_batch_size, "Sequences per device in one forward pass.", positive());
+  v.optional("local_batch_size", local_batch_size, "Sequences per data-parallel rank in one forward pass.", positive());
   v.optional(
       "global_batch_size",
       global_batch_size,
-      "Sequences per optimizer step over all devices; a multiple of local_batch_size. -1: one forward pass per device.",
+      "Sequences per optimizer step over all ranks; a multiple of local_batch_size times the number of data-parallel "
+      "ranks. -1: that product, so no gradient accumulation.",
       at_least(-1));
   v.optional("seq_len", seq_len, "Tokens per sequence.", positive());
   v.optional("steps", steps, "Number of optimizer steps of the whole run.", positive());
@@ -107,7 +108,7 @@ void TrainingConfig::fields(FieldVisitor& v) {
       "cuda_graphs",
       cuda_graphs,
       "Capture forward and backward as a CUDA graph and replay it. Helps small models that are bound by kernel "
-      "launches; keeps the memory of a step allocated.");
+      "launches; keeps the memory of a step allocated. Needs one GPU and Lehr's CUDA kernels.");
   v.optional("num_labels", num_labels, "Classification: number of classes.", at_least(2));
   v.optional(
       "classifier_dropout",
@@ -140,9 +141,9 @@ void ActivationCheckpointConfig::fields(FieldVisitor& v) {
   v.optional(
       "mode",
       mode,
-      "Activation checkpointing. auto: the one of the others that recomputes least and fits into memory; none: keep "
-      "all activations (fastest); selective: recompute some, see selective_ac_option; full: recompute every layer. "
-      "Losses are the same.",
+      "Activation checkpointing. none: keep all activations (fastest); selective: recompute some, see "
+      "selective_ac_option; full: recompute every layer; auto: on CPUs the mode that recomputes least and fits into "
+      "memory, on GPUs or with CPU offload selective with \"op 2\". Losses are bitwise identical in all modes.",
       one_of({"auto", "none", "selective", "full"}));
   v.optional(
       "selective_ac_option",
@@ -230,16 +231,20 @@ void ProfilingConfig::fields(FieldVisitor& v) {
       "Steps between traces; a cycle of this length ends with the traced steps.",
       positive());
   v.optional("profiler_active", profiler_active, "Steps to trace in each cycle.", positive());
-  v.optional("profiler_warmup", profiler_warmup, "Warm-up steps before the traced steps.", at_least(0));
+  v.optional(
+      "profiler_warmup",
+      profiler_warmup,
+      "Steps before the traced ones in which the profiler is already set up, so that its start does not slow these.",
+      at_least(0));
   v.optional(
       "operator_table",
       operator_table,
       "Print a table of time by operator kind, compared with the peak of this machine; lehr train --profile enables it "
-      "for one start.");
+      "for one invocation.");
   v.optional(
       "operator_table_warmup",
       operator_table_warmup,
-      "Steps of this start to skip before the table's steps.",
+      "Steps of this invocation to skip before the table's steps.",
       at_least(0));
   v.optional("operator_table_steps", operator_table_steps, "Number of steps that the table covers.", positive());
   v.optional(
@@ -267,7 +272,7 @@ void ValidationConfig::fields(FieldVisitor& v) {
       "Batches of validation.local_batch_size sequences per validation, over all ranks together; -1: all held-out data "
       "once.",
       at_least(-1));
-  v.optional("local_batch_size", local_batch_size, "Sequences in one forward pass.", positive());
+  v.optional("local_batch_size", local_batch_size, "Sequences per data-parallel rank in one forward pass.", positive());
 }
 
 void SampleConfig::fields(FieldVisitor& v) {
@@ -281,7 +286,8 @@ void SampleConfig::fields(FieldVisitor& v) {
   v.optional(
       "top_p",
       top_p,
-      "Nucleus sampling: sample from the smallest set of most likely tokens with this total probability.",
+      "Nucleus sampling: sample from the smallest set of most likely tokens with at least this total "
+      "probability.",
       Rule{.min = 0, .max = 1, .min_excluded = true});
 }
 

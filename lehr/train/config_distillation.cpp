@@ -10,10 +10,7 @@ void DistillationConfig::fields(FieldVisitor& v) {
       "Hugging Face folder of a model with the same vocabulary, of any family; the model learns its predictions. "
       "Unset: no distillation.");
   v.optional(
-      "kl_weight",
-      kl_weight,
-      "Weight of KL(teacher || model) per token in the loss, in addition to the factor temperature^2.",
-      at_least(0));
+      "kl_weight", kl_weight, "Weight of temperature^2 KL(teacher || model) per token in the loss.", at_least(0));
   v.optional(
       "cosine_weight",
       cosine_weight,

@@ -43,8 +43,8 @@ void visit_pipeline(ParallelismConfig& c, FieldVisitor& v) {
   v.optional(
       "pipeline_parallel_schedule",
       c.pipeline_parallel_schedule,
-      "Pipeline schedule: GPipe, 1F1B, ZBH1, ZBH2 (one stage per rank); LoopedBFS, Interleaved1F1B, "
-      "InterleavedZeroBubble (several); ZBVZeroBubble, DualPipeV (two).");
+      "Pipeline schedule: GPipe, 1F1B, ZBH1, ZBH2 (one stage per rank); Interleaved1F1B (two or more); LoopedBFS, "
+      "InterleavedZeroBubble (one or more); ZBVZeroBubble, DualPipeV (two).");
   v.optional(
       "pipeline_parallel_schedule_csv",
       c.pipeline_parallel_schedule_csv,
@@ -53,7 +53,7 @@ void visit_pipeline(ParallelismConfig& c, FieldVisitor& v) {
   v.optional(
       "pipeline_parallel_stages_per_rank",
       c.pipeline_parallel_stages_per_rank,
-      "Pipeline stages per rank; -1: the fewest that the schedule supports.",
+      "Pipeline stages per rank; -1: two for schedules with several stages per rank, else one.",
       at_least(-1));
   v.optional(
       "pipeline_parallel_microbatch_size",
@@ -96,7 +96,7 @@ void visit_exchanges(ParallelismConfig& c, FieldVisitor& v) {
       "fsdp_reduce_each_microbatch",
       c.fsdp_reduce_each_microbatch,
       "Reduce-scatter gradients after each micro-batch. false: once per step; less communication, but every rank holds "
-      "unsharded gradients of all parameters until then (4 bytes per parameter).");
+      "unsharded gradients of its parameters until then, in the data type of the reduction.");
   v.optional(
       "fsdp_cpu_offload",
       c.fsdp_cpu_offload,

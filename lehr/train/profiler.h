@@ -8,7 +8,8 @@
 
 namespace lehr::train {
 
-/// Records the last `profiler_active` steps of every `profile_freq`, and writes each cycle as
+/// Records the last `profiler_active` steps of every `profile_freq`, with Kineto prepared `profiler_warmup` steps
+/// earlier (a GPU sets its tracing up in the first of them, which slows it), and writes each cycle as
 /// <folder>/<save_traces_folder>/iteration_<step>/rank0_trace.json, which chrome://tracing and Perfetto open.
 class Profiler {
  public:
@@ -24,10 +25,14 @@ class Profiler {
   const std::string& problem() const { return problem_; }
 
  private:
+  void prepare();
+  void record();
+
   std::string problem_;
   ProfilingConfig config_;
   std::filesystem::path folder_;
   bool cuda_;
+  bool prepared_ = false;  // until the trace is written
   bool recording_ = false;
 };
 

@@ -97,7 +97,7 @@ def score(config: Config, output: str | os.PathLike[str], overrides: Mapping[str
 
 def search(config: Config, output: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None,
            **options: Any) -> dict[str, Any]:
-    """Finds the best smaller model of a trained one, in the folder `output`: the content of search.json
+    """Finds the best smaller version of a trained model, in the folder `output`: the content of search.json
     (docs/search.md). Run it again to resume. Options are those of `lehr search`.
 
         lehr.search("search.toml", "outputs/search", {"budget.parameters": "50 %"})

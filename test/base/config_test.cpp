@@ -252,6 +252,15 @@ TEST(CommandLine, ReadsOptionsFlagsPositionalsAndOverrides) {
   EXPECT_EQ(rest.overrides.at(0), std::pair(std::string("training.steps"), std::string("5")));
 }
 
+TEST(CommandLine, HelpNamesDefaults) {
+  Flags flags;
+  const std::string help = arguments_help(ConfigObject::of(flags));
+  EXPECT_THAT(help, HasSubstr("--model VALUE  (required)\n"));
+  EXPECT_THAT(help, HasSubstr("--quiet\n"));
+  EXPECT_THAT(help, HasSubstr("--count VALUE  (default 1)\n"));
+  EXPECT_THAT(help, HasSubstr("--files VALUE\n"));
+}
+
 TEST(CommandLine, ReportsWrongArguments) {
   auto parse = [](std::vector<std::string> args) {
     return [args] {

@@ -1,5 +1,6 @@
 // The operator table accounts for all of a step's time, and has the FLOPs that the model is known to have.
 #include <gmock/gmock.h>
+#include <kineto/libkineto.h>
 
 #include <functional>
 #include <regex>
@@ -8,6 +9,7 @@
 #include "lehr/train/machine_limits.h"
 #include "lehr/train/operator_table.h"
 #include "lehr/train/precision.h"
+#include "lehr/train/profiler.h"
 #include "lehr/train/step_profile.h"
 #include "test/train/mesh_support.h"
 
@@ -263,6 +265,48 @@ TEST(ProfileOfAResumedRun, IsLeftOutIfTooFewStepsRemain) {
   train(config, 2);
   EXPECT_EQ(train(config).step, 3);
   EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(config.job.dump_folder) / "profile"));
+}
+
+bool kineto_is_prepared() {  // it is set up at its first use in a process
+  return libkineto::api().isProfilerInitialized() && libkineto::api().activityProfiler().isActive();
+}
+
+TEST(Traces, PrepareKinetoForTheStepsOfWarmUp) {
+  const Folder folder;
+  const ProfilingConfig config{.enable_profiling = true, .profile_freq = 6, .profiler_active = 1, .profiler_warmup = 3};
+  Profiler profiler(config, folder.path(), at::kCPU);
+  std::vector<int64_t> prepared;
+  for (int64_t step = 1; step <= 8; ++step) {
+    profiler.step_begins(step);
+    if (kineto_is_prepared()) {
+      prepared.push_back(step);
+    }
+    profiler.step_ended(step);
+    EXPECT_EQ(std::filesystem::exists(folder.path() / "profile" / "iteration_6"), step >= 6) << step;
+  }
+  EXPECT_THAT(prepared, ::testing::ElementsAre(3, 4, 5, 6)) << "three of warm-up, and the traced one";
+  EXPECT_EQ(profiler.problem(), "");
+}
+
+TEST(Traces, LeaveKinetoFreeIfARunEndsInTheWarmUp) {
+  const Folder folder;
+  {
+    Profiler profiler({.enable_profiling = true, .profile_freq = 6}, folder.path(), at::kCPU);
+    profiler.step_begins(4);
+    EXPECT_TRUE(kineto_is_prepared());
+  }
+  EXPECT_FALSE(kineto_is_prepared());
+}
+
+TEST(Traces, PrepareKinetoLateIfARunResumesInTheWarmUp) {
+  const Folder folder;
+  Profiler profiler({.enable_profiling = true, .profile_freq = 6}, folder.path(), at::kCPU);
+  for (int64_t step = 5; step <= 6; ++step) {
+    profiler.step_begins(step);
+    EXPECT_TRUE(kineto_is_prepared()) << step;
+    profiler.step_ended(step);
+  }
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "profile" / "iteration_6" / "rank0_trace.json"));
 }
 
 TEST(OperatorTable, NamesTheMachineOfItsLimits) {
