@@ -56,9 +56,15 @@ Trainer::Trainer(Options options) : options_(std::move(options)), sources_(merge
         return false;
       };
     }
-    if (!options_.loss) {
-      environment.forecast = plan::forecast_step;  // on meta tensors, which a Python loss need not support
-    }
+    // With the family's own task: a loss in Python need not run on meta tensors.
+    environment.forecast = [task = app::models().at(config.model).build.task](
+                               const train::TrainConfig& of,
+                               train::TrainSpec spec,
+                               const descriptor::ModelArgs& args,
+                               int64_t world_size) {
+      spec.build.task = task;
+      return plan::forecast_step(of, spec, args, world_size);
+    };
     owned->trainer = std::make_unique<train::Trainer>(config, environment);
     const auto remember = [this](const train::EventContext& context) {
       step_ = context.step;

@@ -70,6 +70,19 @@ class Trainers(WithFolder):
             self.assertAlmostEqual(a.loss, b.loss, delta=1e-10)
             self.assertAlmostEqual(a.grad_norm, b.grad_norm, delta=1e-10)
 
+    def test_a_python_loss_recomputes_no_more_than_the_same_loss_in_cpp(self):
+        def said(loss):
+            code = ("import lehr, sys\nsys.path.insert(0, sys.argv[2])\nfrom support import tiny_run\n"
+                    "changes = {'training.steps': 2, 'checkpoint.enable': False}\n"
+                    f"lehr.Trainer(tiny_run(sys.argv[1]), changes, loss={loss}, quiet=False).run()\n")
+            printed = subprocess.run([sys.executable, "-c", code, self.folder, os.path.dirname(__file__)], check=True,
+                                     capture_output=True, text=True).stderr
+            return [line.split("recompute")[1].split(",")[0] for line in printed.splitlines() if " recompute " in line]
+
+        expected = said(None)
+        self.assertEqual(len(expected), 1)
+        self.assertEqual(said("lambda output, batch: output.nll.sum()"), expected)
+
     def test_a_loss_that_is_not_a_scalar_is_refused(self):
         trainer = lehr.Trainer(tiny_run(self.folder), loss=lambda output, batch: output.nll)
         with self.assertRaisesRegex(lehr.Error, "^loss: expected a scalar"):
