@@ -11,7 +11,6 @@
 #include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/mixtral/family.h"
 #include "lehr/nn/moe.h"
-#include "test/base/usage_error.h"
 
 namespace lehr::model {
 namespace {
@@ -279,26 +278,6 @@ constexpr const char* kGptOss =
   "truncate": false}}, "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128,
   "swiglu_limit": 7.0, "tie_word_embeddings": false, "transformers_version": "4.55.0.dev0", "use_cache": true,
   "vocab_size": 201088}})";
-
-// [model.args] takes what config.json of the family has.
-TEST(ConfigKeys, ChangeTheShapeOfAFlavor) {
-  const auto changed = [](const descriptor::ModelFamily& family, const std::string& json) {
-    return family.with_config_keys(*family.from_flavor("debugmodel"), parse_json(json, "keys"), "model.args")
-        ->to_hf_config("float32");
-  };
-  const Node latent = changed(deepseek_v3_family(), R"({"kv_lora_rank": 24, "first_k_dense_replace": 2})");
-  EXPECT_EQ(latent.at("kv_lora_rank").as_int(), 24);
-  EXPECT_EQ(latent.at("first_k_dense_replace").as_int(), 2);
-  EXPECT_EQ(changed(gpt_oss_family(), R"({"sliding_window": 5})").at("sliding_window").as_int(), 5);
-  for (const auto& keys_and_message : std::map<std::string, std::string>{
-           {R"({"kv_lora_rnk": 24})", "model.args.kv_lora_rnk: unknown key; did you mean 'model.args.kv_lora_rank'?"},
-           {R"({"full_attention_interval": 2})", "model.args.full_attention_interval: unknown key. The config.json of"},
-           {R"({"kv_lora_rank": "x"})", "kv_lora_rank: expected"},
-           {R"({"hidden_act": "gelu"})", "model.args: hidden_act: expected silu, found gelu"}}) {
-    const std::string& keys = keys_and_message.first;
-    EXPECT_THAT(error_of([&] { changed(deepseek_v3_family(), keys); }), HasSubstr(keys_and_message.second)) << keys;
-  }
-}
 
 TEST(ConfigJsonOfExperts, ReadsPublishedFiles) {
   const auto same = [](const descriptor::ModelFamily& family, const std::string& published, const char* flavor) {
