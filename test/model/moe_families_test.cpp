@@ -10,6 +10,7 @@
 #include "lehr/model/glm4_moe/family.h"
 #include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/mixtral/family.h"
+#include "lehr/model/smollm3/family.h"
 #include "lehr/nn/moe.h"
 
 namespace lehr::model {
@@ -278,6 +279,25 @@ constexpr const char* kGptOss =
   "truncate": false}}, "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128,
   "swiglu_limit": 7.0, "tie_word_embeddings": false, "transformers_version": "4.55.0.dev0", "use_cache": true,
   "vocab_size": 201088}})";
+
+// The theta of the table that counts, else the family's own default: transformers ignores rope_parameters beside
+// rope_scaling.
+TEST(ConfigJsonOfExperts, ReadsThetaWhereItIsSaid) {
+  const std::string with_theta = R"({"rope_type": "yarn", "factor": 2, "rope_theta": 500000})";
+  const std::string without = R"({"rope_type": "yarn", "factor": 2})";
+  for (const auto& [family, usual] :
+       {std::pair(mixtral_family(), 1e6), {gpt_oss_family(), 15e4}, {smollm3_family(), 2e6}}) {
+    const auto theta = [&family = family](const std::string& scaling, const std::string& parameters) {
+      const Changes changes{{"rope_theta", "absent"}, {"rope_scaling", scaling}, {"rope_parameters", parameters}};
+      return written(family, changes).at("rope_theta").as_double();
+    };
+    EXPECT_EQ(theta(with_theta, "absent"), 500000) << family.name;
+    EXPECT_EQ(theta("absent", with_theta), 500000) << family.name;
+    EXPECT_EQ(theta("null", with_theta), 500000) << family.name;
+    EXPECT_EQ(theta(without, "absent"), usual) << family.name;
+    EXPECT_EQ(theta(without, with_theta), usual) << family.name;
+  }
+}
 
 TEST(ConfigJsonOfExperts, ReadsPublishedFiles) {
   const auto same = [](const descriptor::ModelFamily& family, const std::string& published, const char* flavor) {
