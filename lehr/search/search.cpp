@@ -255,7 +255,8 @@ void Search::run_stage(Stage stage) {
     case Stage::library:
       return train_library();
     case Stage::stats:
-      return ranks.main_first([&] { measure_costs(); });
+      // Only the main rank uses them. The others may have another number of threads, and would measure times again.
+      return ranks.main_first([&] { return ranks.is_main() ? measure_costs() : void(); });
     case Stage::score:
       return score();
     case Stage::solve:

@@ -118,6 +118,18 @@ TEST_F(Searches, OnRanksFindWhatOneProcessFinds) {
   EXPECT_EQ(measurements(at("shared/scores.jsonl")).size() + of_second.size(), all.size());
 }
 
+// Ranks may have different numbers of threads, on which times depend.
+TEST_F(Searches, OnRanksTakeTimesOnTheMainRankOnly) {
+  const int threads = at::get_num_threads();
+  mesh::run_ranks(2, [&](mesh::Transport& transport) {
+    at::get_num_threads();  // takes the process's number first
+    at::set_num_threads(transport.rank() == 0 ? 3 : 1);
+    run("shared", train::Ranks({.data_parallel_shard_degree = -1}, &transport));
+  });
+  at::set_num_threads(threads);
+  EXPECT_THAT(read_file(at("shared/stages.json")), ::testing::HasSubstr(" rounds, 3 threads"));
+}
+
 TEST_F(Searches, ContinueInsideTheTrainingOfVariants) {
   run("whole", train::Ranks());
   last_step = 5;
