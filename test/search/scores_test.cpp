@@ -216,11 +216,24 @@ TEST_P(SearchScores, ThatRanksShareAreThoseOfOneRank) {
     count += own;
   }
   EXPECT_EQ(count, wanted_count);
-  ScoreRecords all(at("shared.jsonl"));
-  const SpaceScores found = score_space(teacher.library, teacher.data(), "t", base, all, [](int64_t, int64_t) {});
+  const auto read = [&] {
+    ScoreRecords all = ScoreRecords::of_all_ranks(at("shared.jsonl"));
+    return score_space(
+        teacher.library, teacher.data(), "t", base, all, [](int64_t, int64_t) {}, WorkShare::none());
+  };
+  const SpaceScores found = read();
+  EXPECT_EQ(found.missing, 0);
   EXPECT_EQ(found.layer_forwards, 0);
   EXPECT_EQ(found.of_base, wanted.of_base);
   EXPECT_EQ(found.of, wanted.of);
+  // While the first rank writes its last line, nothing is measured in its place, and its file stays as it is.
+  const std::string text = read_file(at("shared.jsonl"));
+  const std::string growing = text.substr(0, text.size() - 5);
+  std::ofstream(at("shared.jsonl"), std::ios::trunc) << growing;
+  const SpaceScores early = read();
+  EXPECT_EQ(early.missing, 1);
+  EXPECT_EQ(early.layer_forwards, 0);
+  EXPECT_EQ(read_file(at("shared.jsonl")), growing);
 }
 
 TEST_P(SearchScores, MultiplyOutALinearLayerOnce) {
