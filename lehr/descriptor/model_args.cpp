@@ -161,34 +161,6 @@ std::unique_ptr<ModelArgs> ModelFamily::from_hf_folder(const std::filesystem::pa
   return args;
 }
 
-std::unique_ptr<ModelArgs> ModelFamily::with_config_keys(
-    const ModelArgs& args, const Node& keys, const std::string& table) const {
-  Node config = args.to_hf_config("float32");
-  for (const auto& [key, value] : keys.entries()) {
-    config.set(key, value);
-  }
-  config.set_origin({.file = table});
-  auto changed = from_hf_config(config);
-  const Node written = changed->to_hf_config("float32");
-  std::vector<std::string> known;
-  for (const auto& [key, value] : written.entries()) {
-    known.push_back(key);
-  }
-  for (const auto& [key, value] : keys.entries()) {
-    if (written.find(key) != nullptr) {
-      continue;
-    }
-    const auto near = suggest(key, known);
-    fail(
-        "{}.{}: unknown key{} The config.json of this model has {}",
-        table,
-        key,
-        near ? fmt::format("; did you mean '{}.{}'?", table, *near) : ".",
-        fmt::join(known, ", "));
-  }
-  return changed;
-}
-
 std::unique_ptr<ModelArgs> ModelFamily::from_flavor(const std::string& flavor) const {
   const auto found = flavors.find(flavor);
   if (found == flavors.end()) {

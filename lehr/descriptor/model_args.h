@@ -153,8 +153,9 @@ struct ModelFamily {
   std::unique_ptr<ModelArgs> from_flavor(const std::string& flavor) const;
   /// Returns the shape that `folder`/config.json describes. `folder` may be the file itself.
   std::unique_ptr<ModelArgs> from_hf_folder(const std::filesystem::path& folder) const;
-  /// Returns the shape whose config.json is that of `args` with these entries. Throws a usage error, which names the
-  /// key as one of `table`, for a key that is not in the config.json of the result: the family does not read it.
+  /// Returns the shape whose config.json is that of `args` with these entries; keys that decide before them are left
+  /// out (layer_types beside sliding_window_pattern). Throws a usage error, which names the key as one of `table`, for
+  /// a key without effect: the family does not read it, or it is no part of the shape.
   std::unique_ptr<ModelArgs> with_config_keys(const ModelArgs& args, const Node& keys, const std::string& table) const;
 };
 

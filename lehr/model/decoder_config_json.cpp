@@ -65,15 +65,10 @@ int64_t read_head_dim(const Node& config, const DecoderConfig& shape) {
   return shape.hidden_size / shape.num_attention_heads;
 }
 
-// transformers 5 stores theta and scaling in one table, transformers 4 separately; of two tables the older one counts.
+// transformers 5 stores theta and scaling in one table, transformers 4 separately.
 void read_rope(const Node& config, bool partial, DecoderConfig& shape) {
-  const Node* rope = config.find("rope_scaling");
-  if (rope == nullptr || rope->is_null() || rope->entries().empty()) {
-    rope = config.find("rope_parameters");
-  }
-  shape.rope_theta = double_or(config, "rope_theta", 10000);
-  if (rope != nullptr && !rope->is_null()) {
-    shape.rope_theta = double_or(*rope, "rope_theta", shape.rope_theta);
+  shape.rope_theta = read_rope_theta(config, shape.rope_theta);
+  if (const Node* rope = rope_table_of(config)) {
     shape.rope_scaling = read_rope_scaling(*rope, shape.max_position_embeddings, partial);
   }
 }

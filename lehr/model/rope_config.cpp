@@ -55,10 +55,20 @@ nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddi
   fail("{}: rope_type: expected default, linear, dynamic, yarn or llama3, found {}", rope.origin(), type);
 }
 
-bool has_rope_theta(const Node& config) {
-  const Node* table = config.find("rope_parameters");
-  const bool in_table = table != nullptr && !table->is_null() && table->find("rope_theta") != nullptr;
-  return in_table || config.find("rope_theta") != nullptr;
+const Node* rope_table_of(const Node& config) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const Node* table = config.find(key);
+    if (table != nullptr && !table->is_null() && !table->entries().empty()) {
+      return table;
+    }
+  }
+  return nullptr;
+}
+
+double read_rope_theta(const Node& config, double otherwise) {
+  const double beside = double_or(config, "rope_theta", otherwise);
+  const Node* table = rope_table_of(config);
+  return table == nullptr ? beside : double_or(*table, "rope_theta", beside);
 }
 
 void check_rope_scaling(const nn::RopeScaling& scaling, double rope_theta, int64_t head_dim, const std::string& where) {

@@ -12,8 +12,12 @@ namespace lehr::model {
 /// rotated in part unless the family supports that (`partial`).
 nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddings, bool partial = false);
 
-/// Whether config.json says rope_theta, by itself or in rope_parameters.
-bool has_rope_theta(const Node& config);
+/// Returns the table of a config.json that counts: rope_scaling, as transformers 4 writes it, unless it is empty; else
+/// rope_parameters. Null if it has neither.
+const Node* rope_table_of(const Node& config);
+
+/// Returns rope_theta of that table, else that beside it, else `otherwise`.
+double read_rope_theta(const Node& config, double otherwise);
 
 /// Throws a usage error, prefixed with `where`, for values that make angles infinite or undefined.
 void check_rope_scaling(const nn::RopeScaling& scaling, double rope_theta, int64_t head_dim, const std::string& where);

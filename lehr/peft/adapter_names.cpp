@@ -82,6 +82,16 @@ std::vector<StoredName> tied_head_names(const torch::nn::Module& model, const st
   }
   return copies;
 }
+
+void require_storable(const StoredName& entry, const char* pattern) {
+  require(
+      entry.operation.empty(),
+      "{}: is loaded from {} with the operation '{}', which adapter folders do not support; leave it out by {}",
+      entry.parameter,
+      entry.stored,
+      entry.operation,
+      pattern);
+}
 }  // namespace
 
 std::vector<StoredName> tuned_stored_names(
@@ -106,6 +116,7 @@ std::vector<StoredName> tuned_stored_names(
     }
   }
   for (StoredName& entry : names) {
+    require_storable(entry, "peft.full_tune_pattern");
     entry.stored = kAdapterPrefix + entry.stored;
   }
   return names;
@@ -126,6 +137,7 @@ std::vector<StoredName> adapter_stored_names(
           "layer out by peft.target_pattern",
           adapted.name,
           entry->stored);
+      require_storable(*entry, "peft.target_pattern");
       for (const char* which : {"A", "B"}) {
         names.push_back(
             {.stored = fmt::format("{}{}.lora_{}.weight", kAdapterPrefix, module_of(entry->stored), which),

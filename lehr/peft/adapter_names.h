@@ -34,14 +34,14 @@ std::set<std::string> tuned_tensors(const torch::nn::Module& model, const std::v
 
 /// Returns the names in adapter_model.safetensors of the parameters of the base tensors `tuned`. A table that is split
 /// by rows into several parameters is stored as a whole; the head of a tied model is stored in addition to its
-/// embeddings, as PEFT requires.
+/// embeddings, as PEFT requires. Throws a usage error for a parameter that is loaded with another operation.
 std::vector<StoredName> tuned_stored_names(
     const torch::nn::Module& model, const std::vector<StoredName>& base_names, const std::set<std::string>& tuned);
 
 /// Returns the names in adapter_model.safetensors of all adapters of `model`, and of the parameters of the base tensors
 /// `tuned`. `base_names` are the model's names without adapters (stored_names of ModelArgs::state_map). Throws a usage
 /// error for the adapter of a layer that shares a stored tensor with others: PEFT would have one adapter for all of
-/// them.
+/// them; and for a parameter that is loaded with another operation.
 std::vector<StoredName> adapter_stored_names(
     const torch::nn::Module& model, const std::vector<StoredName>& base_names, const std::set<std::string>& tuned);
 

@@ -2,8 +2,6 @@
 
 #include <map>
 
-#include "lehr/base/error.h"
-
 namespace lehr::peft {
 
 namespace {
@@ -39,12 +37,14 @@ std::vector<StoredName> stored_names(const state::StateMap& map) {
   }
   for (const state::MapStep& step : map.steps()) {
     const bool split = splits_rows(step.op);
-    require(
-        split || stacks_experts(step.op),
-        "{}: is loaded with the operation '{}', which adapters do not support; expected renamed tensors, stacked "
-        "experts or rows",
-        names.of_value[step.outputs.front()],
-        state::describe(step.op));
+    if (!split && !stacks_experts(step.op)) {
+      for (const size_t input : step.inputs) {
+        for (const size_t output : step.outputs) {
+          by_input[input].push_back({.parameter = names.of_value[output], .operation = state::describe(step.op)});
+        }
+      }
+      continue;
+    }
     int64_t row = 0;
     for (size_t i = 0; split && i < step.outputs.size(); ++i) {
       const int64_t rows = std::get<state::Split>(step.op).sizes[i];

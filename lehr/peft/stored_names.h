@@ -11,23 +11,26 @@
 namespace lehr::peft {
 
 /// The location of a parameter in a checkpoint: rows [first_row, first_row + rows) of the tensor `stored`; or, for an
-/// expert, slice `expert` of the parameter is the whole tensor.
+/// expert, slice `expert` of the parameter is the whole tensor. An entry with an `operation` states only that the
+/// parameter is made from the tensor.
 struct StoredName {
   std::string stored;     ///< Name in the checkpoint.
   std::string parameter;  ///< Full name in the model.
   int64_t first_row = 0;
   int64_t rows = 0;  ///< If several parameters share the tensor; otherwise 0.
   std::optional<int64_t> expert = {};
+  std::string operation = {};  ///< Any other that loads it, such as "transpose 1 2"; adapter_stored_names refuses it.
 };
 
-/// Returns the entries of a map from checkpoint to parameters that renames, stacks experts, and splits tables by rows.
-/// Throws a usage error that names a parameter of any other operation.
+/// Returns the entries of a map from checkpoint to parameters: of renamed tensors, stacked experts, tables split by
+/// rows, and those of other operations.
 std::vector<StoredName> stored_names(const state::StateMap& map);
 
 /// Returns the entries of a model without adapters, with one tensor per expert.
 std::vector<StoredName> stored_names(const descriptor::ModelArgs& args);
 
-/// Returns the map of such entries. A parameter in several tensors is read from the first of them, and written to all.
+/// Returns the map of such entries, none of which has an `operation`. A parameter in several tensors is read from the
+/// first of them, and written to all.
 state::StateMap to_map(const std::vector<StoredName>& names);
 
 }  // namespace lehr::peft

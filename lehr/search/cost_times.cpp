@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include "lehr/base/value_of.h"
 #include "lehr/metric/throughput.h"
@@ -127,10 +128,10 @@ class DecodingLayer {
 // Copies of a layer, with real numbers as weights: denormal ones would be slow. N and 2 N copies run one after another,
 // so that weights come from memory as they do in a model, and not from the cache of the call before.
 std::vector<Piece> copies_of(
-    const DecoderPieces& pieces, const descriptor::BlockConfig& block, const TimedInputs& inputs) {
+    const DecoderPieces& pieces, int64_t layer, const descriptor::BlockConfig& block, const TimedInputs& inputs) {
   constexpr int64_t kCopies = 8;
   constexpr int64_t kCopiesBytes = int64_t{1} << 29;
-  std::vector<Piece> copies{pieces.layer(0, block)};
+  std::vector<Piece> copies{pieces.layer(layer, block)};
   if (!copies.front()) {
     return {};
   }
@@ -145,7 +146,7 @@ std::vector<Piece> copies_of(
   }
   const int64_t count = std::clamp<int64_t>(kCopiesBytes / (2 * bytes), 1, kCopies);
   while (static_cast<int64_t>(copies.size()) < 2 * count) {
-    copies.push_back(pieces.layer(0, block));
+    copies.push_back(pieces.layer(layer, block));
   }
   for (const Piece& copy : copies) {
     for (const auto& [name, parameter] : nn::named_parameters(*copy)) {
@@ -164,10 +165,14 @@ at::Tensor hidden_states_of(const DecoderPieces& pieces, const nn::ModelInputs& 
       .to(at::TensorOptions(pieces.device()).dtype(pieces.dtype()));
 }
 
-// The times of a layer in a model of such layers.
+// The times of that layer with this shape, in a model of such layers.
 PartSeconds seconds_of_layer(
-    const DecoderPieces& pieces, const descriptor::BlockConfig& block, const TimedInputs& inputs, int64_t rounds) {
-  const std::vector<Piece> copies = copies_of(pieces, block, inputs);
+    const DecoderPieces& pieces,
+    int64_t layer,
+    const descriptor::BlockConfig& block,
+    const TimedInputs& inputs,
+    int64_t rounds) {
+  const std::vector<Piece> copies = copies_of(pieces, layer, block, inputs);
   if (copies.empty()) {
     return {};
   }
@@ -225,11 +230,14 @@ void measure_times(
   const DecoderPieces& pieces = library.pieces();
   const TimedInputs inputs(pieces, work);
   set(table.fixed, seconds_of_fixed(library, inputs, rounds));
-  std::map<std::string, PartSeconds> known;  // by the shape of the layer
-  const auto measure = [&](const descriptor::BlockConfig& block) {
-    const std::string shape = descriptor::describe(block);
+  const std::vector<int64_t> windows = value_of(pieces.args().decoder_form(), "decoder_form").windows;
+  std::map<std::pair<std::string, int64_t>, PartSeconds> known;  // by the shape of the layer and its window
+  const auto measure = [&](int64_t layer, const descriptor::BlockConfig& block) {
+    const bool attends = std::holds_alternative<descriptor::AttentionSubblock>(block.attention);
+    const int64_t window = attends && !windows.empty() ? windows.at(static_cast<size_t>(layer)) : 0;
+    const std::pair shape(descriptor::describe(block), window);
     if (!known.contains(shape)) {
-      known[shape] = seconds_of_layer(pieces, block, inputs, rounds);
+      known[shape] = seconds_of_layer(pieces, layer, block, inputs, rounds);
     }
     return known.at(shape);
   };
@@ -239,10 +247,11 @@ void measure_times(
     const LayerSpace& variants = library.space()[index];
     for (size_t i = 0; i < variants.attention.size(); ++i) {
       set(table.attention[index][i],
-          measure({.attention = variants.attention[i].block.attention, .ffn = descriptor::NoOpSubblock{}}));
+          measure(layer, {.attention = variants.attention[i].block.attention, .ffn = descriptor::NoOpSubblock{}}));
     }
     for (size_t i = 0; i < variants.ffn.size(); ++i) {
-      set(table.ffn[index][i], measure({.attention = descriptor::NoOpSubblock{}, .ffn = variants.ffn[i].block.ffn}));
+      set(table.ffn[index][i],
+          measure(layer, {.attention = descriptor::NoOpSubblock{}, .ffn = variants.ffn[i].block.ffn}));
     }
     progress(layer + 1, all);
   }

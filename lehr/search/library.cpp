@@ -58,6 +58,12 @@ void Library::fill(const nn::Model& piece, int64_t layer, size_t attention, size
     const at::Tensor value = parameter.value();
     if (const SubblockTensors* own = trained(place); own != nullptr) {
       value.copy_(own->at(name.substr(prefix.size())));
+    } else if (const prune::LayerKeeps& keeps = at(space_, place).keeps; keeps.linear_attention || keeps.linear_ffn) {
+      at::Tensor& known = linear_[name];
+      if (!known.defined()) {
+        known = cut(place.subblock, place.variant).read(name, whole_box(parameter.shape()));
+      }
+      value.copy_(known);
     } else {
       cut(place.subblock, place.variant).copy(name, whole_box(parameter.shape()), value);
     }

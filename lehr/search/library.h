@@ -18,7 +18,7 @@ namespace lehr::search {
 using SubblockTensors = std::map<std::string, at::Tensor>;
 
 /// The weights of all variants. A variant that was not trained is cut from the teacher's files when it is loaded, so
-/// the library takes no memory of its own.
+/// the library takes no memory of its own, except for linear layers: the products that they are made of are kept.
 class Library {
  public:
   /// `pieces` and `space` belong to the model in `teacher`, and must outlive the library.
@@ -60,6 +60,7 @@ class Library {
   const SearchSpace& space_;
   // One child of the teacher per variant index, with that variant in every layer that has it; opened when needed.
   mutable std::map<std::pair<train::Subblock, size_t>, std::unique_ptr<prune::PrunedModel>> cuts_;
+  mutable std::map<std::string, at::Tensor> linear_;  // tensors of variants that are linear layers, by parameter
   std::map<std::pair<int64_t, train::Subblock>, std::map<size_t, SubblockTensors>> trained_;
 };
 

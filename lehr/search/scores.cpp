@@ -84,23 +84,35 @@ std::vector<Piece> layers_of(const Library& library, const Choice& choice) {
 }
 }  // namespace
 
-ScoreRecords::ScoreRecords(const std::filesystem::path& file, int64_t rank) {
-  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
-  const std::string stem = file.stem().string(), ending = file.extension().string();
-  file_ = rank == 0 ? file : folder / fmt::format("{}-{}{}", stem, rank, ending);
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(stem + "-") && name.ends_with(ending) && name != file_.filename()) {
-      read(entry.path());  // it may be growing
-    }
-  }
-  if (rank != 0) {
-    read(file);
-  }
+ScoreRecords::ScoreRecords(const std::filesystem::path& file, int64_t rank)
+    : file_(
+          rank == 0
+              ? file
+              : file.parent_path() / fmt::format("{}-{}{}", file.stem().string(), rank, file.extension().string())) {
+  read_others(file);
   const std::string complete = read(file_);
   std::error_code error;
   if (const auto size = std::filesystem::file_size(file_, error); !error && size != complete.size()) {
     std::filesystem::resize_file(file_, complete.size());
+  }
+}
+
+ScoreRecords ScoreRecords::of_all_ranks(const std::filesystem::path& file) {
+  ScoreRecords records;
+  records.read_others(file);
+  return records;
+}
+
+// The files of all ranks but the own one; they may be growing.
+void ScoreRecords::read_others(const std::filesystem::path& file) {
+  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  const std::string stem = file.stem().string(), ending = file.extension().string();
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool of_a_rank = name == file.filename() || (name.starts_with(stem + "-") && name.ends_with(ending));
+    if (of_a_rank && name != file_.filename()) {
+      read(entry.path());
+    }
   }
 }
 
@@ -122,6 +134,7 @@ const DivergenceSums* ScoreRecords::find(const std::string& key) const {
 }
 
 void ScoreRecords::add(const std::string& key, const DivergenceSums& sums) {
+  invariant(!file_.empty(), "scores: these records are only read");
   std::ofstream out(file_, std::ios::app);
   out << to_json(to_node(key, sums)) + "\n" << std::flush;
   if (!out) {
@@ -275,6 +288,7 @@ SpaceScores score_space(
         progress(++done, all);
       }
       const DivergenceSums* known = records.find(key);
+      scores.missing += known == nullptr ? 1 : 0;
       return known == nullptr ? DivergenceSums() : *known;  // another rank's
     };
     scores.of_base += record(scores.of.size(), [](BatchScorer& one) { return one.of_base(); });
@@ -286,7 +300,7 @@ SpaceScores score_space(
     scores.layer_forwards += scorer ? scorer->layer_forwards() : 0;
   }
   require(
-      scores.of_base.tokens > 0 || share.ranks > 1,
+      scores.of_base.tokens > 0 || scores.missing > 0 || share.ranks > 1,
       "search: the held-out data has no token with a label to measure variants on; set data.validation_fraction or "
       "data.validation_path");
   return scores;

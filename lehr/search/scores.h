@@ -25,15 +25,19 @@ class ScoreRecords {
  public:
   /// Reads `file` and those beside it; an incomplete last line is ignored. Rank `rank` adds to its own.
   explicit ScoreRecords(const std::filesystem::path& file, int64_t rank = 0);
+  /// Reads the same files, which may be growing, and changes none of them: nothing can be added.
+  static ScoreRecords of_all_ranks(const std::filesystem::path& file);
 
   const DivergenceSums* find(const std::string& key) const;
   void add(const std::string& key, const DivergenceSums& sums);
   size_t size() const { return records_.size(); }
 
  private:
+  ScoreRecords() = default;
   std::string read(const std::filesystem::path& file);
+  void read_others(const std::filesystem::path& file);
 
-  std::filesystem::path file_;
+  std::filesystem::path file_;  // empty: nothing can be added
   std::map<std::string, DivergenceSums> records_;
 };
 
@@ -73,6 +77,7 @@ struct SpaceScores {
   Choice base;                                       ///< The model in which variants were replaced.
   DivergenceSums of_base;                            ///< If it is the teacher, the divergences are 0.
   std::vector<std::pair<Place, DivergenceSums>> of;  ///< Every variant that is not the base's own, layer by layer.
+  int64_t missing = 0;                               ///< Measurements of other ranks that the records lack.
   int64_t layer_forwards = 0;                        ///< In this call; 0 if all records existed.
   int64_t layer_forwards_without_reuse = 0;          ///< If each candidate had run from the embeddings.
 };
@@ -82,7 +87,8 @@ struct SpaceScores {
 /// batch, once per layer. `identity` identifies the teacher. `progress` gets the number of measurements done, and of
 /// all.
 ///
-/// One of several ranks measures only its `share`: then the sums are those of the measurements that `records` has.
+/// One of several ranks measures only its `share`: then the sums are those of the measurements that `records` has, and
+/// `missing` counts the others.
 SpaceScores score_space(
     const Library& library,
     const HeldOut& data,

@@ -173,7 +173,7 @@ std::string Search::identity(Stage stage) const {
       local.max_norm);
   if (stage == Stage::stats) {
     text += fmt::format(
-        ", {} sequences of {} tokens, {} rounds, {} threads, prefill and decoding",
+        ", {} sequences of {} tokens, {} rounds, {} threads, prefill and decoding of each layer",
         workload().num_sequences,
         workload().num_tokens,
         config_.workload.rounds,
@@ -255,7 +255,8 @@ void Search::run_stage(Stage stage) {
     case Stage::library:
       return train_library();
     case Stage::stats:
-      return ranks.main_first([&] { measure_costs(); });
+      // Only the main rank uses them. The others may have another number of threads, and would measure times again.
+      return ranks.main_first([&] { return ranks.is_main() ? measure_costs() : void(); });
     case Stage::score:
       return score();
     case Stage::solve:

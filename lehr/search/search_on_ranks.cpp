@@ -115,8 +115,7 @@ void Search::train_library() {
 // All ranks call it with the same base.
 SpaceScores Search::scores_around(const Choice& base, const std::string& what) {
   const fs::path file = path("scores.jsonl");
-  const auto score = [&](const WorkShare& part) {
-    ScoreRecords records(file, part.rank);
+  const auto score = [&](ScoreRecords records, const WorkShare& part) {
     return score_space(
         *library_,
         held_out(),
@@ -127,14 +126,14 @@ SpaceScores Search::scores_around(const Choice& base, const std::string& what) {
         part);
   };
   if (share().ranks == 1) {
-    return score({});
+    return score(ScoreRecords(file), {});
   }
-  const SpaceScores own = score(share());
+  const SpaceScores own = score(ScoreRecords(file, share().rank), share());
   const at::Tensor forwards = at::tensor({own.layer_forwards, own.layer_forwards_without_reuse}, at::kLong);
   environment_.ranks.sum_over_world(forwards);  // after this, all measurements are in the files
-  SpaceScores all = score({});
+  SpaceScores all = score(ScoreRecords::of_all_ranks(file), WorkShare::none());
   require(
-      all.layer_forwards == 0,
+      all.missing == 0,
       "{}: measurements of other ranks are missing; ranks must share the folder search.output",
       file.string());
   all.layer_forwards = forwards[0].item<int64_t>();

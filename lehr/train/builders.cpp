@@ -1,6 +1,7 @@
 #include "lehr/train/builders.h"
 
 #include "lehr/base/error.h"
+#include "lehr/descriptor/config_keys.h"
 #include "lehr/optim/lr_schedule.h"
 
 namespace lehr::train {
@@ -74,6 +75,7 @@ std::unique_ptr<descriptor::ModelArgs> build_model_args(
   choose_head(config, *args);
   choose_special_tokens(config, tokenizer, *args);
   args->check("model.args.");
+  descriptor::require_in_effect(*args, model.args.config_keys, "model.args");
   require(
       args->vocab_size() >= tokenizer.vocab_size(),
       "model.args.vocab_size: expected at least {}, the size of the tokenizer's vocabulary, found {}",

@@ -10,8 +10,8 @@
 #include "lehr/model/glm4_moe/family.h"
 #include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/mixtral/family.h"
+#include "lehr/model/smollm3/family.h"
 #include "lehr/nn/moe.h"
-#include "test/base/usage_error.h"
 
 namespace lehr::model {
 namespace {
@@ -280,23 +280,22 @@ constexpr const char* kGptOss =
   "swiglu_limit": 7.0, "tie_word_embeddings": false, "transformers_version": "4.55.0.dev0", "use_cache": true,
   "vocab_size": 201088}})";
 
-// [model.args] takes what config.json of the family has.
-TEST(ConfigKeys, ChangeTheShapeOfAFlavor) {
-  const auto changed = [](const descriptor::ModelFamily& family, const std::string& json) {
-    return family.with_config_keys(*family.from_flavor("debugmodel"), parse_json(json, "keys"), "model.args")
-        ->to_hf_config("float32");
-  };
-  const Node latent = changed(deepseek_v3_family(), R"({"kv_lora_rank": 24, "first_k_dense_replace": 2})");
-  EXPECT_EQ(latent.at("kv_lora_rank").as_int(), 24);
-  EXPECT_EQ(latent.at("first_k_dense_replace").as_int(), 2);
-  EXPECT_EQ(changed(gpt_oss_family(), R"({"sliding_window": 5})").at("sliding_window").as_int(), 5);
-  for (const auto& keys_and_message : std::map<std::string, std::string>{
-           {R"({"kv_lora_rnk": 24})", "model.args.kv_lora_rnk: unknown key; did you mean 'model.args.kv_lora_rank'?"},
-           {R"({"full_attention_interval": 2})", "model.args.full_attention_interval: unknown key. The config.json of"},
-           {R"({"kv_lora_rank": "x"})", "kv_lora_rank: expected"},
-           {R"({"hidden_act": "gelu"})", "model.args: hidden_act: expected silu, found gelu"}}) {
-    const std::string& keys = keys_and_message.first;
-    EXPECT_THAT(error_of([&] { changed(deepseek_v3_family(), keys); }), HasSubstr(keys_and_message.second)) << keys;
+// The theta of the table that counts, else the family's own default: transformers ignores rope_parameters beside
+// rope_scaling.
+TEST(ConfigJsonOfExperts, ReadsThetaWhereItIsSaid) {
+  const std::string with_theta = R"({"rope_type": "yarn", "factor": 2, "rope_theta": 500000})";
+  const std::string without = R"({"rope_type": "yarn", "factor": 2})";
+  for (const auto& [family, usual] :
+       {std::pair(mixtral_family(), 1e6), {gpt_oss_family(), 15e4}, {smollm3_family(), 2e6}}) {
+    const auto theta = [&family = family](const std::string& scaling, const std::string& parameters) {
+      const Changes changes{{"rope_theta", "absent"}, {"rope_scaling", scaling}, {"rope_parameters", parameters}};
+      return written(family, changes).at("rope_theta").as_double();
+    };
+    EXPECT_EQ(theta(with_theta, "absent"), 500000) << family.name;
+    EXPECT_EQ(theta("absent", with_theta), 500000) << family.name;
+    EXPECT_EQ(theta("null", with_theta), 500000) << family.name;
+    EXPECT_EQ(theta(without, "absent"), usual) << family.name;
+    EXPECT_EQ(theta(without, with_theta), usual) << family.name;
   }
 }
 

@@ -6,6 +6,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
+#include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
 #include "lehr/peft/inject.h"
@@ -167,6 +168,43 @@ TEST(AdapterFolder, ContainsOneAdapterPerExpert) {
   const auto fresh = made.args->build({});
   EXPECT_EQ(add_adapters_of(read_adapter_config(folder.path), *fresh, made.base).size(), 4U);
   EXPECT_EQ(adapted_layers(*fresh).size(), 1U);
+}
+
+// Its experts are stored transposed, all in one tensor. They stay as they are beside adapters of attention.
+TEST(AdapterFolder, HoldsTheAttentionOfModelsWhoseExpertsAreStoredTransposed) {
+  const auto gpt_oss = [] {
+    auto args = model::gpt_oss_family().flavors.at("debugmodel")();
+    descriptor::ModelOverrides overrides;
+    overrides.num_hidden_layers = 1;
+    args->apply(overrides);
+    return args;
+  };
+  const auto made = injected(
+      {Stack{{{Lora{.module_name_pattern = R"(.*self_attn\.q_proj)"}}, {FullTune{R"(.*mlp\.router\.gate)"}}}}},
+      gpt_oss());
+  EXPECT_THAT(
+      stored(made),
+      ElementsAre(
+          "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight",
+          "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight",
+          "base_model.model.model.layers.0.mlp.router.weight",
+          "base_model.model.model.layers.0.mlp.router.bias"));
+  const Folder folder;
+  write(folder, made, config_of(made));
+  const auto fresh = made.args->build({});
+  EXPECT_EQ(add_adapters_of(read_adapter_config(folder.path), *fresh, made.base).size(), 4U);
+
+  const std::string experts = "model.layers.0.mlp.grouped_experts.";
+  const auto refused = [&](const std::string& projection, const std::string& key) {
+    return fails_with(
+        experts + projection + ".weight: is loaded from model.layers.0.mlp.experts." + projection +
+        " with the operation 'transpose 1 2', which adapter folders do not support; leave it out by " + key);
+  };
+  EXPECT_THAT(
+      [&] { stored(injected({Lora{.module_name_pattern = ".*_proj"}}, gpt_oss())); },
+      refused("gate_up_proj", "peft.target_pattern"));
+  const Method tuned{Stack{{{Lora{.module_name_pattern = ".*q_proj"}}, {FullTune{R"(.*experts\.down_proj)"}}}}};
+  EXPECT_THAT([&] { stored(injected(tuned, gpt_oss())); }, refused("down_proj", "peft.full_tune_pattern"));
 }
 
 TEST(AdapterFolder, ReadsBackWhatItWrites) {

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 
 #include "lehr/base/config.h"
+#include "lehr/base/file.h"
+#include "lehr/base/json.h"
+#include "lehr/base/operation_meter.h"
 #include "lehr/base/toml.h"
 #include "lehr/base/value_of.h"
 #include "lehr/search/search_config.h"
@@ -56,6 +59,32 @@ TEST_F(SearchCosts, TimesAreMeasuredForEverySubblock) {
       teacher.library, teacher_choice(teacher.space), {.num_tokens = 1, .num_sequences = 3}, 1);  // an empty cache
   EXPECT_GT(whole.prefill, 0);
   EXPECT_GT(whole.decode, 0);
+}
+
+TEST_F(SearchCosts, TimesAreThoseOfEachLayersWindow) {
+  write("teacher", "gemma3_text", {{4, 32}, {4, 32}, {4, 32}});
+  Node config = parse_json_file(at("teacher") / "config.json");
+  config.set("layer_types", parse_json(R"(["sliding_attention", "full_attention", "sliding_attention"])", "types"));
+  config.set("sliding_window", Node(int64_t{8}));
+  config.set("max_position_embeddings", Node(int64_t{4096}));
+  write_file_atomically(at("teacher") / "config.json", to_json(config));
+  SpaceConfig no_ops;
+  no_ops.sizes = false;
+  const Teacher teacher(at("teacher"), no_ops, at::kFloat);
+  const descriptor::Workload work{.num_tokens = 512};
+  CostTable costs = count_costs(teacher.pieces, teacher.space, work);
+  // Of the calls that were timed for each layer. Their number depends on the machine, the ratio hardly does.
+  OperationMeter meter;
+  std::vector<OperationCounts> counts;
+  measure_times(costs, teacher.library, work, 1, [&](int64_t, int64_t) {
+    counts.push_back(meter.counts());
+    meter.reset();
+  });
+  const auto pairs_per_token = [&](size_t layer) { return counts[layer].attention_flops / counts[layer].matmul_flops; };
+  EXPECT_GT(pairs_per_token(1), 10 * pairs_per_token(0));  // 256 or more instead of 8
+  EXPECT_NE(costs.attention[1][0].prefill_seconds, costs.attention[0][0].prefill_seconds);
+  EXPECT_EQ(counts[2].attention_flops, 0) << "a window that was measured";
+  EXPECT_EQ(costs.attention[2][0].prefill_seconds, costs.attention[0][0].prefill_seconds);
 }
 
 TEST(Limits, HaveSharesAndUnits) {

@@ -4,6 +4,7 @@
 
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
+#include "lehr/base/operation_meter.h"
 #include "lehr/nn/head.h"
 #include "test/search/support.h"
 
@@ -215,11 +216,47 @@ TEST_P(SearchScores, ThatRanksShareAreThoseOfOneRank) {
     count += own;
   }
   EXPECT_EQ(count, wanted_count);
-  ScoreRecords all(at("shared.jsonl"));
-  const SpaceScores found = score_space(teacher.library, teacher.data(), "t", base, all, [](int64_t, int64_t) {});
+  const auto read = [&] {
+    ScoreRecords all = ScoreRecords::of_all_ranks(at("shared.jsonl"));
+    return score_space(
+        teacher.library, teacher.data(), "t", base, all, [](int64_t, int64_t) {}, WorkShare::none());
+  };
+  const SpaceScores found = read();
+  EXPECT_EQ(found.missing, 0);
   EXPECT_EQ(found.layer_forwards, 0);
   EXPECT_EQ(found.of_base, wanted.of_base);
   EXPECT_EQ(found.of, wanted.of);
+  // While the first rank writes its last line, nothing is measured in its place, and its file stays as it is.
+  const std::string text = read_file(at("shared.jsonl"));
+  const std::string growing = text.substr(0, text.size() - 5);
+  std::ofstream(at("shared.jsonl"), std::ios::trunc) << growing;
+  const SpaceScores early = read();
+  EXPECT_EQ(early.missing, 1);
+  EXPECT_EQ(early.layer_forwards, 0);
+  EXPECT_EQ(read_file(at("shared.jsonl")), growing);
+}
+
+TEST_P(SearchScores, MultiplyOutALinearLayerOnce) {
+  const Teacher teacher(at("teacher"));
+  int64_t tested = 0;
+  for (const Place& place : alternatives(teacher.space)) {
+    const descriptor::BlockConfig& block = search::at(teacher.space, place).block;
+    if (place.subblock == train::Subblock::attention ? !block.attention_is_linear() : !block.ffn_is_linear()) {
+      continue;
+    }
+    OperationMeter meter;
+    const Piece once = teacher.library.layer(place);
+    EXPECT_GT(meter.counts().matmul_flops, 0);
+    meter.reset();
+    const Piece twice = teacher.library.layer(place);
+    EXPECT_EQ(meter.counts().matmul_flops, 0) << describe(teacher.space, place);
+    const auto wanted = prune::testing::weights_of(*once), found = prune::testing::weights_of(*twice);
+    for (const auto& [name, weight] : wanted) {
+      EXPECT_TRUE(at::equal(found.at(name), weight)) << name;
+    }
+    ++tested;
+  }
+  EXPECT_GT(tested, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(

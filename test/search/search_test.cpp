@@ -14,6 +14,7 @@
 namespace lehr::search {
 
 namespace {
+using prune::testing::error_of;
 using testing::Batches;
 using testing::families;
 
@@ -116,6 +117,32 @@ TEST_F(Searches, OnRanksFindWhatOneProcessFinds) {
   run("shared", train::Ranks());
   EXPECT_EQ(first_sequences.size(), read) << "variants were trained again";
   EXPECT_EQ(measurements(at("shared/scores.jsonl")).size() + of_second.size(), all.size());
+}
+
+TEST_F(Searches, OnRanksWithFoldersOfTheirOwnMeasureNothingTwice) {
+  config.local_distillation.steps = 0;
+  const auto search = [&] {
+    mesh::run_ranks(2, [&](mesh::Transport& transport) {
+      run(fmt::format("of{}", transport.rank()), train::Ranks({.data_parallel_shard_degree = -1}, &transport));
+    });
+  };
+  EXPECT_THAT(
+      error_of(search),
+      ::testing::HasSubstr("scores.jsonl: measurements of other ranks are missing; ranks must share"));
+  EXPECT_TRUE(std::filesystem::exists(at("of1/scores-1.jsonl")));
+  EXPECT_FALSE(std::filesystem::exists(at("of1/scores.jsonl"))) << "rank 1 measured the share of rank 0";
+}
+
+// Ranks may have different numbers of threads, on which times depend.
+TEST_F(Searches, OnRanksTakeTimesOnTheMainRankOnly) {
+  const int threads = at::get_num_threads();
+  mesh::run_ranks(2, [&](mesh::Transport& transport) {
+    at::get_num_threads();  // takes the process's number first
+    at::set_num_threads(transport.rank() == 0 ? 3 : 1);
+    run("shared", train::Ranks({.data_parallel_shard_degree = -1}, &transport));
+  });
+  at::set_num_threads(threads);
+  EXPECT_THAT(read_file(at("shared/stages.json")), ::testing::HasSubstr(" rounds, 3 threads"));
 }
 
 TEST_F(Searches, ContinueInsideTheTrainingOfVariants) {

@@ -108,6 +108,13 @@ TEST(AdaptersOnMeshes, EqualOneDeviceWhereTheirExpertsAreSharded) {
        {.dp_shard = 2, .ep = 2, .pp = 2}});
 }
 
+// Their experts take no adapters.
+TEST(AdaptersOnMeshes, EqualOneDeviceBesideExpertsThatAreStoredTransposed) {
+  expect_law(
+      {"gpt_oss", {{"peft.target_pattern", R"('.*self_attn\..*_proj')"}}},
+      {{.tp = 2}, {.dp_shard = 2, .ep = 2}, {.dp_shard = 2, .pp = 2}});
+}
+
 // Masks are those of one device, also in a rank's share of the features.
 TEST(AdaptersOnMeshes, DropTheElementsOfOneDevice) {
   expect_law({"qwen3", {{"peft.dropout", "0.25"}}}, {{.tp = 2}, {.dp_shard = 2, .tp = 2}});

@@ -2,11 +2,15 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <map>
 #include <regex>
 #include <set>
+#include <utility>
 
 #include "lehr/base/error.h"
 #include "lehr/base/random.h"
+#include "lehr/peft/adapter_names.h"
+#include "lehr/train/build_stage.h"
 #include "test/train/support.h"
 
 namespace lehr::train {
@@ -137,6 +141,24 @@ class Recipes : public ::testing::TestWithParam<std::string> {
 TEST_P(Recipes, Loads) {
   EXPECT_EQ(load(lines_), std::nullopt);
   EXPECT_GT(keys_.size(), 10U);
+}
+
+// Their patterns select modules of the family whose adapters a folder can hold. The family's smallest flavor has the
+// same modules.
+TEST_P(Recipes, BuildTheirAdapters) {
+  ASSERT_EQ(load(lines_), std::nullopt);
+  if (!config_.peft.has_adapters()) {
+    return;
+  }
+  const std::map<std::string, std::string> family_of{
+      {"models/gpt-oss-20b", "gpt_oss"}, {"outputs/quickstart/checkpoints/step-1400", "qwen3"}};
+  config_.model.name = family_of.at(std::exchange(config_.model.hf_assets_path, ""));
+  const TrainSpecs specs = testing::specs();
+  const TrainSpec& spec = specs.at(config_.model);
+  const auto args = spec.family.from_flavor("debugmodel");
+  const auto model = build_with_adapters(config_, *args, spec.build);
+  const auto names = peft::stored_names(*args);
+  EXPECT_FALSE(peft::adapter_stored_names(*model, names, peft::tuned_tensors(*model, names)).empty());
 }
 
 std::string with_typo(const std::string& word, uint64_t bits) {

@@ -41,9 +41,7 @@ struct Family {
     if (config.find("rms_norm_eps") == nullptr) {
       shape.rms_norm_eps = 1e-5;
     }
-    if (!has_rope_theta(config)) {
-      shape.rope_theta = kTheta;
-    }
+    shape.rope_theta = read_rope_theta(config, kTheta);
     const auto says = [&](const char* key) { return config.find(key) != nullptr && !config.at(key).is_null(); };
     if (!says("rope_parameters") && !says("rope_scaling")) {
       shape.rope_scaling = yarn();

@@ -41,9 +41,7 @@ struct Family {
     if (config.find("rms_norm_eps") == nullptr) {
       shape.rms_norm_eps = 1e-5;
     }
-    if (!has_rope_theta(config)) {
-      shape.rope_theta = 1e6;
-    }
+    shape.rope_theta = read_rope_theta(config, 1e6);
     if (shape.moe) {  // else layer_parameters names the missing key
       set_uniform_experts(*shape.moe);
     }

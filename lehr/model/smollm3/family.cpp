@@ -7,6 +7,7 @@
 #include "lehr/model/decoder_limits.h"
 #include "lehr/model/define_decoder_family.h"
 #include "lehr/model/layer_keys.h"
+#include "lehr/model/rope_config.h"
 
 namespace lehr::model {
 
@@ -32,11 +33,6 @@ std::vector<bool> read_rotary(const Node& config, int64_t layers) {
   return rotary;
 }
 
-bool gives_theta(const Node& config, const char* table) {
-  const Node* found = config.find(table);
-  return found != nullptr && found->is_table() && found->find("rope_theta") != nullptr;
-}
-
 struct Family {
   static constexpr const char* kModelType = "smollm3";
   static constexpr const char* kArchitecture = "SmolLM3";
@@ -60,10 +56,7 @@ struct Family {
       pattern.sliding.flip();
     }
     shape.tie_word_embeddings = bool_or(config, "tie_word_embeddings", true);
-    if (config.find("rope_theta") == nullptr && !gives_theta(config, "rope_parameters") &&
-        !gives_theta(config, "rope_scaling")) {
-      shape.rope_theta = 2e6;
-    }
+    shape.rope_theta = read_rope_theta(config, 2e6);
     if (config.find("pad_token_id") == nullptr) {
       shape.pad_token_id = 128004;
     }

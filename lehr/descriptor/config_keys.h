@@ -1,0 +1,14 @@
+// Keys of [model.args] that are keys of config.json.
+#pragma once
+
+#include <string>
+
+#include "lehr/descriptor/model_args.h"
+
+namespace lehr::descriptor {
+
+/// Throws a usage error for a key, named as one of `table`, that the config.json of `args` has with another value: the
+/// family does not read it, or the tokenizer, the task or another key decided.
+void require_in_effect(const ModelArgs& args, const Node& keys, const std::string& table);
+
+}  // namespace lehr::descriptor

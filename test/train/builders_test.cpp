@@ -1,0 +1,35 @@
+// The shape of a run's model: a flavor or a folder, changed by [model.args] and the tokenizer.
+#include "lehr/train/builders.h"
+
+#include "test/base/usage_error.h"
+#include "test/train/support.h"
+
+namespace lehr::train {
+namespace {
+
+using Overrides = std::vector<std::pair<std::string, std::string>>;
+
+std::string error_with(Overrides overrides) {
+  const testing::Folder folder;
+  const TrainConfig config = testing::tiny_run(folder.path(), overrides);
+  const auto list = testing::specs();
+  const auto tokenizer = build_tokenizer(config);
+  return error_of([&] { build_model_args(config, list.at(config.model).family, *tokenizer); });
+}
+
+// The tokenizer of bytes ends documents with 256, and has no padding. Fields of [model.args] count before other keys.
+TEST(ModelArgsOfARun, RefuseKeysThatSomethingElseDecides) {
+  const std::string lost = ": has no effect: the config.json of this model has ";
+  EXPECT_EQ(error_with({{"model.args.eos_token_id", "256"}}), "no error");
+  EXPECT_EQ(error_with({{"model.args.eos_token_id", "5"}}).find("model.args.eos_token_id" + lost + "256"), 0U);
+  EXPECT_EQ(error_with({{"model.args.pad_token_id", "5"}}).find("model.args.pad_token_id" + lost + "nothing"), 0U);
+  const auto experts = [](const std::string& local) {
+    return error_with(
+        {{"model.name", "mixtral"}, {"model.args.num_experts", "8"}, {"model.args.num_local_experts", local}});
+  };
+  EXPECT_EQ(experts("8"), "no error");
+  EXPECT_EQ(experts("4").find("model.args.num_local_experts" + lost + "8"), 0U);
+}
+
+}  // namespace
+}  // namespace lehr::train
