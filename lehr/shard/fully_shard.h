@@ -29,7 +29,8 @@ struct FullyShardOptions {
   ReshardPolicy reshard_after_forward = ReshardPolicy::all_but_last;
   /// False: gradients of sharded parameters stay whole on each rank, in the reduce type, until the step's last
   /// micro-batch, and are reduce-scattered once: less communication, but memory for all whole gradients. These
-  /// reduce-scatters are waited for in finish_backward(), unless replicas or the host take their results.
+  /// reduce-scatters are waited for in finish_backward(), unless replicas or the host take their results, or the
+  /// transport copies their inputs (mesh::Transport::copies_reductions).
   bool reduce_each_microbatch = true;
   int64_t bucket_bytes = 25 << 20;  ///< Bucket size for gradients that are summed over replicas: see GradientSync.
   /// CPU offload. If set, shards, their gradients and their optimizer state are in host memory. Parameters are
