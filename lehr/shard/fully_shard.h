@@ -69,8 +69,9 @@ class FullySharded {
   FullySharded(FullySharded&&) noexcept;
 
   /// Starts a step. Reshards all units, since values may have changed, and starts the all-gathers of those that the
-  /// first forward uses: of all units under ReshardPolicy::never, else of the first one. Passes without gradients need
-  /// no step, but call begin_step() or reset() after values change.
+  /// first forward uses: of all units under ReshardPolicy::never, else of the first one. These read values now, so
+  /// values must not change from here to finish_backward(); call reset() if they do. Passes without gradients need no
+  /// step, but call begin_step() or reset() after values change.
   void begin_step();
   /// States whether the step's gradients are complete after the next finish_backward(). If so, a unit whose backward
   /// has ended synchronizes its gradients immediately, and a further forward pass through it is a usage error. True
