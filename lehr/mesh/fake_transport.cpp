@@ -124,14 +124,16 @@ class FakeBackend : public c10d::Backend {
 
 class FakeTransport : public Transport {
  public:
-  FakeTransport(int64_t rank, int64_t world_size, std::shared_ptr<Observer> observer)
+  FakeTransport(int64_t rank, int64_t world_size, bool copies_reductions, std::shared_ptr<Observer> observer)
       : rank_(rank),
         world_size_(world_size),
+        copies_reductions_(copies_reductions),
         observer_(std::move(observer)),
         store_(c10::make_intrusive<c10d::HashStore>()) {}
   int64_t rank() const override { return rank_; }
   int64_t world_size() const override { return world_size_; }
   std::string name() const override { return "fake"; }
+  bool copies_reductions() const override { return copies_reductions_; }
   c10::intrusive_ptr<c10d::Backend> connect(const std::string& group, const std::vector<int64_t>& ranks) override {
     const int64_t index = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
     return c10::make_intrusive<FakeBackend>(group, index, static_cast<int64_t>(ranks.size()), observer_);
@@ -140,6 +142,7 @@ class FakeTransport : public Transport {
 
  private:
   int64_t rank_, world_size_;
+  bool copies_reductions_;
   std::shared_ptr<Observer> observer_;
   c10::intrusive_ptr<c10d::Store> store_;
 };
@@ -149,11 +152,15 @@ std::unique_ptr<Transport> fake_transport(
     int64_t rank,
     int64_t world_size,
     std::function<void(const FakeCollective&)> seen,
-    std::function<void(size_t number)> waited) {
+    std::function<void(size_t number)> waited,
+    bool copies_reductions) {
   require(
       rank >= 0 && rank < world_size, "fake transport: expected a rank from 0 to {}, found {}", world_size - 1, rank);
   return std::make_unique<FakeTransport>(
-      rank, world_size, std::make_shared<Observer>(Observer{.seen = std::move(seen), .waited = std::move(waited)}));
+      rank,
+      world_size,
+      copies_reductions,
+      std::make_shared<Observer>(Observer{.seen = std::move(seen), .waited = std::move(waited)}));
 }
 
 }  // namespace lehr::mesh

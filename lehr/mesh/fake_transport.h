@@ -23,11 +23,12 @@ struct FakeCollective {
 /// times the number of ranks, all_reduce the tensor times that number, all_to_all repeats rows of this rank, and a
 /// receive leaves its tensor unchanged. On meta tensors nothing is computed. `seen` is called with each collective, and
 /// `waited` with its number, from 0 in the order of `seen`, when its result is waited for; the store holds this rank's
-/// keys only.
+/// keys only. `copies_reductions` is that of the transport that it stands for.
 std::unique_ptr<Transport> fake_transport(
     int64_t rank,
     int64_t world_size,
     std::function<void(const FakeCollective&)> seen = {},
-    std::function<void(size_t number)> waited = {});
+    std::function<void(size_t number)> waited = {},
+    bool copies_reductions = false);
 
 }  // namespace lehr::mesh

@@ -79,6 +79,7 @@ class GlooTransport : public Transport {
   int64_t rank() const override { return rank_; }
   int64_t world_size() const override { return world_size_; }
   std::string name() const override { return "gloo"; }
+  bool copies_reductions() const override { return true; }  // the chunks of all ranks (gloo_backend.cpp)
   c10::intrusive_ptr<c10d::Store> store() override { return store_; }
   Watchdog* watch() override { return watch_.get(); }
   void check() override { watch_->check(); }

@@ -36,6 +36,9 @@ class Transport {
   /// have called it: then the order of first messages must be the same on all ranks
   /// (DistributedContext::connect_messages).
   virtual bool connects_by_messages() const { return false; }
+  /// True if a reduce-scatter of device() holds as much memory again as its input until it is waited for: then many in
+  /// flight hold all of their inputs twice.
+  virtual bool copies_reductions() const { return false; }
   /// Communicators that this rank has on its device, each of which takes memory there.
   virtual int64_t num_communicators() const { return 0; }
 

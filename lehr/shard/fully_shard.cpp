@@ -132,7 +132,7 @@ FullySharded fully_shard(
       FsdpSchedule::Reductions{
           .each_microbatch = options.reduce_each_microbatch,
           .wait_at_end = !options.reduce_each_microbatch && context.size(mesh::axis::dp_replicate) == 1 &&
-                         !options.compute_device});
+                         !options.compute_device && !context.transport().copies_reductions()});
   for (size_t i = 0; i < units.size(); ++i) {
     for (size_t module = 0; module < units[i].modules.size(); ++module) {
       units[i].modules[module]->add_call_hook(std::make_shared<UnitHook>(schedule, i, module));

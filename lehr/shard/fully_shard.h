@@ -29,7 +29,8 @@ struct FullyShardOptions {
   ReshardPolicy reshard_after_forward = ReshardPolicy::all_but_last;
   /// False: gradients of sharded parameters stay whole on each rank, in the reduce type, until the step's last
   /// micro-batch, and are reduce-scattered once: less communication, but memory for all whole gradients. These
-  /// reduce-scatters are waited for in finish_backward(), unless replicas or the host take their results.
+  /// reduce-scatters are waited for in finish_backward(), unless replicas or the host take their results, or the
+  /// transport copies their inputs (mesh::Transport::copies_reductions).
   bool reduce_each_microbatch = true;
   int64_t bucket_bytes = 25 << 20;  ///< Bucket size for gradients that are summed over replicas: see GradientSync.
   /// CPU offload. If set, shards, their gradients and their optimizer state are in host memory. Parameters are
@@ -68,8 +69,9 @@ class FullySharded {
   FullySharded(FullySharded&&) noexcept;
 
   /// Starts a step. Reshards all units, since values may have changed, and starts the all-gathers of those that the
-  /// first forward uses: of all units under ReshardPolicy::never, else of the first one. Passes without gradients need
-  /// no step, but call begin_step() or reset() after values change.
+  /// first forward uses: of all units under ReshardPolicy::never, else of the first one. These read values now, so
+  /// values must not change from here to finish_backward(); call reset() if they do. Passes without gradients need no
+  /// step, but call begin_step() or reset() after values change.
   void begin_step();
   /// States whether the step's gradients are complete after the next finish_backward(). If so, a unit whose backward
   /// has ended synchronizes its gradients immediately, and a further forward pass through it is a usage error. True

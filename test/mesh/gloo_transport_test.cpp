@@ -12,6 +12,7 @@
 
 #include "every_collective.h"
 #include "lehr/base/error.h"
+#include "lehr/base/memory_meter.h"
 #include "lehr/mesh/connect.h"
 #include "lehr/mesh/distributed_context.h"
 #include "lehr/mesh/gloo_backend.h"
@@ -99,6 +100,23 @@ TEST(GlooTransport, AFinishedCollectiveHoldsNoMemory) {
     }
   });
   EXPECT_THAT(problems, testing::Each(""));
+}
+
+TEST(GlooTransport, AReductionInFlightHoldsACopyOfItsInput) {
+  const auto held = [](Transport& transport) {
+    DistributedContext context({.data_parallel_shard = 2}, transport);
+    const Group& group = context.group(axis::dp_shard);
+    const at::Tensor whole = at::ones({1000}), part = at::empty({500});
+    const MemoryMeter meter(at::kCPU);
+    Pending pending = group.start_reduce_scatter(part, whole);
+    const bool copied = meter.now() >= static_cast<int64_t>(whole.nbytes());
+    pending.wait();
+    EXPECT_EQ(transport.copies_reductions(), copied) << transport.name();
+    return copied;
+  };
+  const auto problems = on_gloo(2, [&](Transport& transport) { EXPECT_TRUE(held(transport)); });
+  EXPECT_THAT(problems, testing::Each(""));
+  run_ranks(2, [&](Transport& transport) { EXPECT_FALSE(held(transport)); });
 }
 
 // isCompleted() must not take the arrival of the chunks for the end of their sum.

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "lehr/base/error.h"
+#include "lehr/mesh/fake_transport.h"
 #include "lehr/shard/fully_shard.h"
 #include "tiny_stack.h"
 
@@ -174,6 +175,47 @@ TEST(FullyShard, GradientsAccumulatedUnshardedAreReducedInTheLastMicrobatch) {
       EXPECT_TRUE(at::equal(gradient(1), at::full({16, 32}, 2, at::kDouble))) << reset;
     }
   });
+}
+
+// Gloo's reductions hold their inputs twice.
+TEST(FullyShard, ReductionsAreInFlightTogetherOnlyIfTheTransportDoesNotCopyThem) {
+  const auto most_in_flight = [](bool copies_reductions) {
+    std::vector<bool> reduces;  // by number of the collective
+    int64_t in_flight = 0;
+    int64_t most = 0;
+    const auto transport = mesh::fake_transport(
+        0,
+        2,
+        [&](const mesh::FakeCollective& one) {
+          reduces.push_back(one.name == "reduce_scatter");
+          in_flight += reduces.back() ? 1 : 0;
+          most = std::max(most, in_flight);
+        },
+        [&](size_t number) { in_flight -= reduces[number] ? 1 : 0; },
+        copies_reductions);
+    mesh::DistributedContext context({.data_parallel_shard = 2}, *transport);
+    Chain model;
+    std::vector<UnitModules> units;
+    for (auto& link : model.links) {
+      units.push_back({"link", {link.ptr()}});
+    }
+    FullyShardOptions options = kDouble;
+    options.reduce_each_microbatch = false;
+    FullySharded sharded = fully_shard(context, model, units, options);
+    nn::materialize(model, at::kCPU, at::kDouble);
+    model.reset_parameters();
+    sharded.begin_step();
+    at::Tensor x = at::ones({1, 32}, at::kDouble);
+    for (auto& link : model.links) {
+      x = link(x);
+    }
+    x.sum().backward();
+    sharded.finish_backward();
+    EXPECT_EQ(in_flight, 0);
+    return most;
+  };
+  EXPECT_EQ(most_in_flight(/*copies_reductions=*/false), 6);
+  EXPECT_EQ(most_in_flight(/*copies_reductions=*/true), 1);
 }
 
 // Uses its weight for positive inputs only.
