@@ -127,9 +127,9 @@ Node step_json(const Emulation& emulation, const plan::Plan& plan) {
 }
 
 // The trace-event format: complete events ("X") in microseconds, one process for each rank.
-std::string trace_json(const Replay& step) {
+std::string trace_json(const Replay& step, const plan::Plan& plan) {
   std::string text = "{\"traceEvents\":[\n";
-  std::map<std::string, int64_t> lanes{{"actions", 0}, {"waits", 1}};
+  std::map<std::string, int64_t> lanes{{"actions", 0}, {"planned", 1}, {"waits", 2}};
   const auto add = [&](int64_t rank, const std::string& lane, const std::string& name, double start, double end) {
     const auto number = lanes.try_emplace(lane, static_cast<int64_t>(lanes.size())).first->second;
     text += fmt::format(
@@ -145,6 +145,14 @@ std::string trace_json(const Replay& step) {
     for (const TimedRankAction& one : step.actions[rank]) {
       if (one.action.is_compute()) {
         add(static_cast<int64_t>(rank), "actions", pipeline::to_string(one.action), one.start, one.end);
+      }
+    }
+  }
+  const size_t each = step.actions.size() / std::max<size_t>(1, plan.timeline.ranks.size());
+  for (size_t rank = 0; rank < plan.timeline.ranks.size(); ++rank) {
+    for (const pipeline::TimedAction& one : plan.timeline.ranks[rank]) {
+      if (one.action.is_compute()) {
+        add(static_cast<int64_t>(rank * each), "planned", pipeline::to_string(one.action), one.start, one.end);
       }
     }
   }
@@ -185,7 +193,7 @@ void write_emulation(const Emulation& emulation, const plan::Plan& plan, const s
   std::filesystem::create_directories(folder);
   write_file_atomically(folder / "emulation.txt", report_text(emulation, plan));
   write_file_atomically(folder / "emulation.json", to_json(step_json(emulation, plan), true) + "\n");
-  write_file_atomically(folder / "emulation_trace.json", trace_json(emulation.step));
+  write_file_atomically(folder / "emulation_trace.json", trace_json(emulation.step, plan));
   const std::vector<pipeline::NamedTimeline> timelines{
       {"emulated", timeline_of(emulation.step, plan)}, {"planned", plan.timeline}};
   const pipeline::TimelinePlotOptions options{.title = plan.run.config.job.description};

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "lehr/base/error.h"
-#include "lehr/pipeline/background.h"
 #include "lehr/pipeline/check_program.h"
 #include "lehr/pipeline/communication.h"
 #include "lehr/pipeline/memory_account.h"
@@ -26,63 +25,32 @@ void check_cost(double value, std::string_view name) {
   require(std::isfinite(value) && value >= 0, "pipeline costs: expected a number from 0 for {}, found {}", name, value);
 }
 
-// Returns the values of all stages, which may be below 0; a single value is repeated.
-std::vector<double> differences(const std::vector<double>& values, int64_t num_stages, std::string_view name) {
+// Returns the values of all stages; a single value is repeated.
+std::vector<double> by_stage(const std::vector<double>& values, int64_t num_stages, std::string_view name) {
   require(
       values.size() == 1 || static_cast<int64_t>(values.size()) == num_stages,
       "pipeline costs: expected 1 or {} values for {}, one per stage, found {}",
       num_stages,
       name,
       values.size());
-  return values.size() == 1 ? std::vector<double>(static_cast<size_t>(num_stages), values[0]) : values;
-}
-
-std::vector<double> by_stage(const std::vector<double>& values, int64_t num_stages, std::string_view name) {
   for (const double value : values) {
     check_cost(value, name);
   }
-  return differences(values, num_stages, name);
-}
-
-void check_background(std::vector<std::vector<Background>>& by_stage, int64_t num_stages, std::string_view name) {
-  require(
-      by_stage.empty() || static_cast<int64_t>(by_stage.size()) == num_stages,
-      "pipeline costs: expected {} lists of {}, one per stage, or none, found {}",
-      num_stages,
-      name,
-      by_stage.size());
-  by_stage.resize(static_cast<size_t>(num_stages));
-  for (const auto& stage : by_stage) {
-    for (const Background& one : stage) {
-      check_cost(one.seconds, name);
-      check_cost(one.offset, name);
-    }
-  }
+  return values.size() == 1 ? std::vector<double>(static_cast<size_t>(num_stages), values[0]) : values;
 }
 
 PipelineCosts checked(PipelineCosts costs, int64_t num_stages) {
   costs.forward = by_stage(costs.forward, num_stages, "forward");
   costs.backward_input = by_stage(costs.backward_input, num_stages, "backward_input");
   costs.backward_weight = by_stage(costs.backward_weight, num_stages, "backward_weight");
-  costs.first_forward = differences(costs.first_forward, num_stages, "first_forward");
-  costs.first_backward = differences(costs.first_backward, num_stages, "first_backward");
-  costs.last_backward = differences(costs.last_backward, num_stages, "last_backward");
   costs.activation_bytes = by_stage(costs.activation_bytes, num_stages, "activation_bytes");
   costs.boundary_bytes = by_stage(costs.boundary_bytes, num_stages, "boundary_bytes");
-  check_background(costs.gathers, num_stages, "gathers");
-  check_background(costs.reductions, num_stages, "reductions");
-  check_cost(costs.background_speed, "background_speed");
-  costs.follows_background.resize(static_cast<size_t>(num_stages), false);
   check_cost(costs.launch_latency, "launch_latency");
   check_cost(costs.update, "update");
   check_cost(costs.kept_after_dgrad, "kept_after_dgrad");
   check_cost(costs.overlap, "overlap");
   require(costs.overlap <= 1, "pipeline costs: expected overlap from 0 to 1, found {}", costs.overlap);
   return costs;
-}
-
-bool completes_backward(const Action& action) {
-  return action.kind == ActionKind::backward_full || action.kind == ActionKind::backward_weight;
 }
 
 class Simulation {
@@ -94,18 +62,9 @@ class Simulation {
         next_(program_.ranks.size(), 0),
         free_(program_.ranks.size(), 0),
         times_(program_.ranks.size()),
-        busy_(program_.ranks.size(), 0),
-        forwards_(static_cast<size_t>(program_.num_stages()), 0),
-        backwards_(static_cast<size_t>(program_.num_stages()), 0),
-        background_(program_.ranks.size(), BackgroundQueue(costs_.background_speed)),
-        gather_waits_(program_.ranks.size(), 0) {
+        busy_(program_.ranks.size(), 0) {
     for (size_t rank = 0; rank < times_.size(); ++rank) {
       times_[rank].reserve(program_.ranks[rank].size());
-    }
-    for (int64_t stage = 0; stage < program_.num_stages(); ++stage) {
-      for (const Background& gather : costs_.gathers[static_cast<size_t>(stage)]) {
-        background_[host(stage)].start(gather.seconds);
-      }
     }
   }
 
@@ -147,24 +106,16 @@ class Simulation {
 
   double seconds(const Action& action) const {
     const auto stage = static_cast<size_t>(action.stage);
-    const double first = forwards_[stage] == 0 ? costs_.first_forward[stage] : 0;
-    const double once = (backwards_[stage] == 0 ? costs_.first_backward[stage] : 0) +
-                        (backwards_[stage] + 1 == program_.num_microbatches ? costs_.last_backward[stage] : 0);
     switch (action.kind) {
       case ActionKind::forward:
-        return std::max(0.0, costs_.forward[stage] + first);
+        return costs_.forward[stage];
       case ActionKind::backward_full:
-        return std::max(0.0, costs_.backward_input[stage] + costs_.backward_weight[stage] + once);
+        return costs_.backward_input[stage] + costs_.backward_weight[stage];
       case ActionKind::backward_input:
         return costs_.backward_input[stage];
       default:
-        return std::max(0.0, costs_.backward_weight[stage] + once);
+        return costs_.backward_weight[stage];
     }
-  }
-
-  void count(const Action& action) {
-    forwards_[static_cast<size_t>(action.stage)] += action.kind == ActionKind::forward ? 1 : 0;
-    backwards_[static_cast<size_t>(action.stage)] += completes_backward(action) ? 1 : 0;
   }
 
   void send(size_t rank, const Action& action, std::deque<size_t>& awake) {
@@ -208,41 +159,12 @@ class Simulation {
     }
   }
 
-  // The seconds of an action with its waits for gathers. Gathers and reductions of the rank go on meanwhile.
-  double pass(size_t rank, const Action& action) {
-    const auto stage = static_cast<size_t>(action.stage);
-    BackgroundQueue& background = background_[rank];
-    const double own = seconds(action);
-    double at = 0;
-    double waits = 0;
-    const auto compute_until = [&](double until) {
-      background.compute(std::max(0.0, std::min(until, own) - at));
-      at = std::max(at, std::min(until, own));
-    };
-    if (action.kind == ActionKind::forward && forwards_[stage] == 0) {
-      for (const Background& gather : costs_.gathers[stage]) {
-        compute_until(gather.offset);
-        waits += background.wait_for_next();
-      }
-    } else if (costs_.follows_background[stage] && action.kind != ActionKind::backward_weight) {
-      waits += background.wait_for_all();
-    }
-    if (completes_backward(action) && backwards_[stage] + 1 == program_.num_microbatches) {
-      for (const Background& reduction : costs_.reductions[stage]) {
-        compute_until(own - reduction.offset);
-        background.start(reduction.seconds);
-      }
-    }
-    compute_until(own);
-    gather_waits_[rank] += waits;
-    return own + waits;
-  }
-
   void compute(size_t rank, const Actions& entry, double start) {
-    background_[rank].idle(start - free_[rank]);
     std::vector<double> durations;
+    double next = start;
     for (const Action& action : entry) {
-      durations.push_back(pass(rank, action));
+      durations.push_back(costs_.clock ? costs_.clock->act(static_cast<int64_t>(rank), action, next) : seconds(action));
+      next += durations.back();
     }
     const double sum = std::accumulate(durations.begin(), durations.end(), 0.0);
     const double longest = *std::max_element(durations.begin(), durations.end());
@@ -261,9 +183,6 @@ class Simulation {
            .lane = together ? static_cast<int64_t>(i) : 0,
            .lanes = together ? static_cast<int64_t>(entry.size()) : 1});
       at = together ? start : until;
-    }
-    for (const Action& action : entry) {
-      count(action);
     }
     busy_[rank] += end - start;
     free_[rank] = end;
@@ -290,10 +209,9 @@ class Simulation {
     fill_in_transfers();
     Timeline result;
     for (size_t rank = 0; rank < times_.size(); ++rank) {
-      const double reductions = background_[rank].wait_for_all();
-      free_[rank] += reductions;
-      busy_[rank] += reductions;
-      result.reduction_waits.push_back(reductions);
+      const double rest = costs_.clock ? costs_.clock->finish(static_cast<int64_t>(rank), free_[rank]) : 0;
+      free_[rank] += rest;
+      busy_[rank] += rest;
       result.makespan = std::max(result.makespan, free_[rank]);
       const auto first = std::find_if(
           times_[rank].begin(), times_[rank].end(), [](const auto& timed) { return timed.action.is_compute(); });
@@ -302,7 +220,6 @@ class Simulation {
       result.busy.push_back(busy_[rank] + costs_.update);
       result.memory.push_back(memory_over_time(times_[rank], program_, costs_));
     }
-    result.gather_waits = gather_waits_;
     result.update = costs_.update;
     result.makespan += costs_.update;
     result.ranks = std::move(times_);
@@ -318,10 +235,6 @@ class Simulation {
   std::vector<double> free_;
   std::vector<std::vector<TimedAction>> times_;
   std::vector<double> busy_;
-  std::vector<int64_t> forwards_;   // by stage: those that were timed,
-  std::vector<int64_t> backwards_;  // and complete backwards
-  std::vector<BackgroundQueue> background_;
-  std::vector<double> gather_waits_;
 };
 }  // namespace
 

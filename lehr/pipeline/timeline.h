@@ -3,39 +3,21 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
+#include "lehr/pipeline/action_clock.h"
 #include "lehr/pipeline/program.h"
 
 namespace lehr::pipeline {
-
-/// A collective that ends in another action than the one that it is started in, on its rank.
-struct Background {
-  double seconds = 0;  ///< On idle links.
-  double offset = 0;   ///< See PipelineCosts::gathers and reductions.
-};
 
 /// Costs of actions. Vectors are indexed by stage; a vector of length 1 holds the value of all stages.
 struct PipelineCosts {
   std::vector<double> forward = {1.0};          ///< Seconds per F.
   std::vector<double> backward_input = {1.0};   ///< Seconds per I.
   std::vector<double> backward_weight = {1.0};  ///< Seconds per W. A B takes as long as I and W together.
-  /// Additional seconds, below 0 for an action that is shorter than others: of a stage's first F of the step, of its
-  /// first B, or W of a split one, and of its last B or W.
-  std::vector<double> first_forward = {0.0};
-  std::vector<double> first_backward = {0.0};
-  std::vector<double> last_backward = {0.0};
-
-  /// All-gathers that start when the step begins, and that a stage's first F waits for `offset` seconds after its own
-  /// start; reductions that start `offset` seconds before the end of its last B or W, and that its rank waits for after
-  /// its last action. By stage; empty for none. Those of a rank run one after the other, and while the rank computes,
-  /// at `background_speed` of their speed.
-  std::vector<std::vector<Background>> gathers = {};
-  std::vector<std::vector<Background>> reductions = {};
-  double background_speed = 1.0;
-  /// By stage, empty for none: whether every F, and B or I, begins with a collective of the same group, which follows
-  /// those in the background.
-  std::vector<bool> follows_background = {};
+  /// Replaces the three above if it is not null; it serves one simulation.
+  std::shared_ptr<ActionClock> clock = nullptr;
 
   /// Seconds to send the hidden states of one micro-batch (or their gradients) from rank to rank; null: zero. Transfers
   /// between the same two ranks in one direction are sequential.
@@ -81,9 +63,7 @@ struct Timeline {
   std::vector<std::vector<MemoryPoint>> memory;  ///< By rank, ascending in time; empty if all bytes are 0.
   std::vector<double> busy;                      ///< By rank: seconds of computation, including the update.
   std::vector<double> first_start;               ///< By rank: start of its first computation.
-  std::vector<double> last_end;                  ///< By rank: end of its last computation, without the update.
-  std::vector<double> gather_waits;              ///< By rank: seconds of `busy` in which it waited for gathers,
-  std::vector<double> reduction_waits;           ///< and after its last action for reductions.
+  std::vector<double> last_end;                  ///< By rank: end of its part of the step, without the update.
   double makespan = 0;                           ///< Seconds from the first action to the end of the update.
   double update = 0;                             ///< Seconds of the update, which are part of makespan.
 

@@ -1,9 +1,7 @@
 #include "lehr/plan/cost_model.h"
 
 #include <algorithm>
-#include <map>
 
-#include "lehr/plan/exposed.h"
 #include "lehr/plan/links.h"
 
 namespace lehr::plan {
@@ -92,75 +90,45 @@ void overlap(std::vector<CommunicationCost>& all, const std::vector<bool>& overl
   }
 }
 
-// Returns, for each call, whether it is started before the action's border and waited for after it.
-std::vector<bool> across_border(const ActionMeasurement& action) {
-  std::vector<bool> started(action.calls.size(), false);
-  std::vector<bool> across(action.calls.size(), false);
-  for (size_t i = 0; i < action.events.size(); ++i) {
-    const ActionEvent& event = action.events[i];
-    if (event.started != ActionEvent::kNone && i < action.border) {
-      started[static_cast<size_t>(event.started)] = true;
-    }
-    if (event.waited != ActionEvent::kNone && i >= action.border) {
-      across[static_cast<size_t>(event.waited)] = started[static_cast<size_t>(event.waited)];
-    }
-  }
-  return across;
-}
-
-// Fills in the exposed time of each kind of communication, in the order of the program, and ActionCost::across.
-// Returns the seconds until the action's border.
-double expose(
-    ActionCost& cost,
+// Spreads the computation of `cost`, with the layers' overhead, over the events of its action.
+TimedPass timed(
+    const ActionCost& cost,
     const ActionMeasurement& action,
     const StageMeasurement& stage,
     double expert_share,
     const CostContext& context) {
-  std::vector<double> seconds;
+  TimedPass pass{.events = action.events};
   double sum = 0;
   for (const ActionEvent& event : action.events) {
     const ActionMeasurement part{
         .matmul_flops = event.work.matmul_flops,
         .attention_flops = event.work.attention_flops,
         .pointwise_bytes = event.work.pointwise_bytes};
-    seconds.push_back(computation_of(part, stage, expert_share, context).computing());
-    sum += seconds.back();
+    pass.seconds.push_back(computation_of(part, stage, expert_share, context).computing());
+    sum += pass.seconds.back();
   }
-  for (double& one : seconds) {
-    one *= sum > 0 ? cost.computing() / sum : 0;  // spreads the layers' overhead
+  for (double& one : pass.seconds) {
+    one *= sum > 0 ? cost.computing() / sum : 0;
   }
-  const std::vector<bool> across = across_border(action);
-  std::vector<LinkTime> links;
-  for (size_t i = 0; i < action.calls.size(); ++i) {
-    links.push_back(across[i] ? LinkTime{} : link_time_of(action.calls[i], context));
+  for (const Communication& call : action.calls) {
+    pass.calls.push_back(
+        {.axes = call.axes,
+         .collective = call.collective,
+         .time = link_time_of(call, context),
+         .covered = context.peer.overlap(call.axes)});
   }
-  const ExposedTime time = exposed_time(action, seconds, links, context.machine.communication_overlap);
-  const double border = action.border > 0 ? time.by_event[action.border - 1] : 0;
-  std::map<int64_t, CallAcross> found;
-  for (size_t i = 0; i < action.events.size(); ++i) {
-    const auto [work, started, waited] = action.events[i];
-    if (started != ActionEvent::kNone && across[static_cast<size_t>(started)]) {
-      const double alone = link_time_of(action.calls[static_cast<size_t>(started)], context).seconds();
-      found[started] = {
-          .axes = action.calls[static_cast<size_t>(started)].axes,
-          .seconds = alone,
-          .before = border - time.by_event[i]};
-    }
-    if (waited != ActionEvent::kNone && across[static_cast<size_t>(waited)]) {
-      found[waited].after = time.by_event[i] - border;
-    }
+  return pass;
+}
+
+// Fills in the exposed time of each kind of communication, if the rank does nothing else.
+void expose(ActionCost& cost, const TimedPass& pass, const CostContext& context) {
+  RankPasses rank(context.machine.communication_overlap);
+  StageCalls calls;
+  rank.run(pass, 0, pass.events.size(), calls);
+  for (CommunicationCost& one : cost.communication) {
+    const auto found = rank.exposed().find({one.axes, one.collective});
+    one.exposed = found == rank.exposed().end() ? 0 : found->second;
   }
-  for (const auto& [call, one] : found) {
-    cost.across.push_back(one);
-  }
-  for (size_t i = 0; i < action.calls.size(); ++i) {
-    for (CommunicationCost& one : cost.communication) {
-      if (one.axes == action.calls[i].axes && one.collective == action.calls[i].collective) {
-        one.exposed += time.by_call[i];
-      }
-    }
-  }
-  return border;
 }
 
 ActionCost cost_of(
@@ -186,11 +154,11 @@ ActionCost cost_of(
   }
   if (action.events.empty()) {
     overlap(cost.communication, overlapping, machine.communication_overlap * cost.computing());
+    for (CommunicationCost& one : cost.communication) {
+      one.exposed *= 1 - context.peer.overlap(one.axes);
+    }
   } else {
-    expose(cost, action, stage, expert_share, context);
-  }
-  for (CommunicationCost& one : cost.communication) {
-    one.exposed *= 1 - context.peer.overlap(one.axes);
+    expose(cost, timed(cost, action, stage, expert_share, context), context);
   }
   return cost;
 }
@@ -203,62 +171,16 @@ double sum_exposed(const std::vector<CommunicationCost>& all) {
   return sum;
 }
 
-// Adds `factor` times the communication of `action` to `sums`, by axes and kind.
-void add_to(std::vector<CommunicationCost>& sums, const ActionCost& action, double factor) {
-  for (const CommunicationCost& one : action.communication) {
-    auto found = std::find_if(sums.begin(), sums.end(), [&](const CommunicationCost& sum) {
-      return sum.axes == one.axes && sum.collective == one.collective;
-    });
-    if (found == sums.end()) {
-      found = sums.insert(found, {.axes = one.axes, .collective = one.collective});
-    }
-    found->bytes += factor * one.bytes;
-    found->calls += factor * one.calls;
-    found->seconds += factor * one.seconds;
-    found->exposed += factor * one.exposed;
-  }
-}
-
-// From the first forward and the last backward of a step.
-void add_once_a_step(StageCost& cost, const StageMeasurement& stage, double expert_share, const CostContext& context) {
-  const ActionCost first = cost_of(stage.first_forward, stage, expert_share, false, context);
-  const ActionCost first_backward = cost_of(stage.first_backward, stage, expert_share, true, context);
-  const ActionCost last = cost_of(stage.last_backward, stage, expert_share, true, context);
-  ActionCost until = last;  // only its time until the end of the micro-batch is used
-  const double backward = expose(until, stage.last_backward, stage, expert_share, context);
-  const auto without_slowest = [](const ActionCost& action) { return action.computing() + action.exposed(); };
-  for (const CallAcross& one : first.across) {
-    cost.gathers.push_back({.seconds = one.seconds, .offset = one.after});
-  }
-  for (const CallAcross& one : last.across) {
-    cost.reductions.push_back({.seconds = one.seconds, .offset = one.before});
-    const auto& calls = cost.forward.communication;
-    cost.follows_background |=
-        std::any_of(calls.begin(), calls.end(), [&](const CommunicationCost& other) { return other.axes == one.axes; });
-  }
-  cost.first_forward = without_slowest(first) - without_slowest(cost.forward);
-  cost.first_backward = without_slowest(first_backward) - without_slowest(cost.backward);
-  cost.last_backward = backward - without_slowest(cost.backward);
-  cost.after_backward = std::max(0.0, without_slowest(last) - backward);
-  add_to(cost.per_step, first, 1);
-  add_to(cost.per_step, cost.forward, -1);
-  for (const ActionCost& backward_once : {first_backward, last}) {
-    add_to(cost.per_step, backward_once, 1);
-    add_to(cost.per_step, cost.backward, -1);
-  }
-  std::erase_if(cost.per_step, [](const CommunicationCost& one) { return one.calls == 0 && one.exposed == 0; });
-  cost.per_step_pointwise =
-      cost.first_forward + cost.first_backward + cost.last_backward + cost.after_backward - sum_exposed(cost.per_step);
-}
-
-// From sums of measurements.
-void guess_once_a_step(StageCost& cost, const StageMeasurement& stage, const CostContext& context) {
+// The exposed seconds of collectives once per step, from sums of measurements.
+double guess_once_a_step(const StageCost& cost, const StageMeasurement& stage, const CostContext& context) {
+  std::vector<CommunicationCost> sums;
   std::vector<bool> overlapping;
   for (const Communication& one : stage.per_step) {
-    cost.per_step.push_back(cost_of(one, context));
+    sums.push_back(cost_of(one, context));
     overlapping.push_back(overlaps(one) || names_any(one.axes, {&mesh::axis::dp_replicate}));
   }
-  overlap(cost.per_step, overlapping, context.machine.communication_overlap * cost.backward.computing());
+  overlap(sums, overlapping, context.machine.communication_overlap * cost.backward.computing());
+  double exposed = sum_exposed(sums);
   if (const double whole = static_cast<double>(stage.gathered_after_forward); context.keeps_gathered && whole > 0) {
     // Parameters that stay unsharded for a whole step are all-gathered in its first forward, which was not measured.
     const GroupPlacement group = place_group(mesh::axis::fsdp, context.mesh, context.machine.ranks_per_node);
@@ -270,9 +192,9 @@ void guess_once_a_step(StageCost& cost, const StageMeasurement& stage, const Cos
          .calls = units}};
     gather[0].seconds = units * collective_seconds(context.machine, group, "all_gather", gather[0].bytes / units);
     overlap(gather, {true}, context.machine.communication_overlap * cost.forward.computing());
-    cost.per_step.push_back(gather[0]);
+    exposed += gather[0].exposed;
   }
-  cost.after_backward = sum_exposed(cost.per_step);
+  return exposed;
 }
 }  // namespace
 
@@ -294,10 +216,19 @@ StageCost cost_of(const StageMeasurement& stage, double expert_share, const Cost
       2.0 * static_cast<double>(stage.gradient_bytes + stage.parameter_bytes + stage.optimizer_bytes) +
       2.0 * static_cast<double>(stage.compute_copy_bytes);
   cost.optimizer = touched / context.machine.memory_bandwidth();
-  if (stage.last_backward.events.empty()) {
-    guess_once_a_step(cost, stage, context);
-  } else {
-    add_once_a_step(cost, stage, expert_share, context);
+  for (const auto& [place, measured] : stage.passes) {
+    const bool weights =
+        place.kind != pipeline::ActionKind::forward && place.kind != pipeline::ActionKind::backward_input;
+    PassCost& pass = cost.passes[place];
+    pass.cost = action(measured, weights);
+    pass.timed = timed(pass.cost, measured, stage, expert_share, context);
+    pass.border = measured.border;
+    for (CommunicationCost& one : pass.cost.communication) {
+      one.exposed = 0;
+    }
+  }
+  if (cost.passes.empty()) {
+    cost.after_backward = guess_once_a_step(cost, stage, context);
   }
   return cost;
 }
@@ -325,25 +256,15 @@ pipeline::PipelineCosts pipeline_costs(
   costs.forward.clear();
   costs.backward_input.clear();
   costs.backward_weight.clear();
-  costs.first_forward.clear();
-  costs.first_backward.clear();
-  costs.last_backward.clear();
   std::vector<double> updates(1 + static_cast<size_t>(*std::max_element(rank_of_stage.begin(), rank_of_stage.end())));
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     const StageCost& cost = *stages[stage];
     costs.forward.push_back(cost.forward.seconds());
     costs.backward_input.push_back(splits_backward ? cost.backward_input.seconds() : cost.backward.seconds());
     costs.backward_weight.push_back(splits_backward ? cost.backward_weight.seconds() : 0);
-    costs.first_forward.push_back(cost.first_forward);
-    costs.first_backward.push_back(cost.first_backward);
-    costs.last_backward.push_back(cost.last_backward);
-    costs.gathers.push_back(cost.gathers);
-    costs.reductions.push_back(cost.reductions);
-    costs.follows_background.push_back(cost.follows_background);
     updates[static_cast<size_t>(rank_of_stage[stage])] += cost.update();
   }
   costs.update = *std::max_element(updates.begin(), updates.end());
-  costs.background_speed = context.machine.communication_overlap;
   const Machine machine = context.machine;
   const auto mesh = context.mesh;
   costs.transfer = [machine, mesh, boundary_bytes](int64_t from, int64_t to) {

@@ -1,6 +1,7 @@
 // Cost model: the seconds that a stage takes on a machine, from its FLOPs, bytes and collectives.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "lehr/mesh/distributed_context.h"
 #include "lehr/pipeline/program.h"
 #include "lehr/pipeline/simulate.h"
+#include "lehr/plan/exposed.h"
 #include "lehr/plan/machine.h"
 #include "lehr/plan/measure_stage.h"
 #include "lehr/plan/peer_design.h"
@@ -24,14 +26,6 @@ struct CommunicationCost {
   double exposed = 0;  ///< The part of `seconds` that does not overlap with computation.
 };
 
-/// A call that is started before an action's border (ActionMeasurement::border) and waited for after it.
-struct CallAcross {
-  std::string axes;
-  double seconds = 0;  ///< On idle links.
-  double before = 0;   ///< Seconds from its start to the border, ...
-  double after = 0;    ///< ... and from there to the wait, if all other such calls took no time.
-};
-
 /// Seconds of one action of a stage on one micro-batch.
 struct ActionCost {
   double matmuls = 0;    ///< Matmuls, except those of experts.
@@ -41,37 +35,30 @@ struct ActionCost {
   double overhead = 0;   ///< Fixed overhead per layer.
   double slowest = 0;    ///< Waiting for the slowest of all ranks (Machine::slowest_of).
   std::vector<CommunicationCost> communication = {};
-  std::vector<CallAcross> across = {};  ///< Calls that end in another action; not exposed in `communication`.
 
   double computing() const { return matmuls + experts + attention + pointwise + overhead; }
   double exposed() const;
   double seconds() const { return computing() + slowest + exposed(); }
 };
 
+/// A pass of a stage in the order of its program.
+struct PassCost {
+  ActionCost cost = {};  ///< Without exposed time, which depends on what else the rank does (plan/step_clock.h).
+  TimedPass timed = {};
+  size_t border = 0;  ///< ActionMeasurement::border
+};
+
 /// The cost of one stage on one rank.
 struct StageCost {
   ActionCost forward;
-  ActionCost backward;         ///< Whole backward,
-  ActionCost backward_input;   ///< or split into dgrad
-  ActionCost backward_weight;  ///< and wgrad.
-  double optimizer = 0;        ///< Seconds of norm and update, which are memory-bound.
-
-  /// @name Once per step
-  /// @{
-  double first_forward = 0;   ///< Seconds that the first forward takes longer than others (below 0: shorter),
-  double first_backward = 0;  ///< the first backward, which adds to no gradients,
-  double last_backward = 0;   ///< and the last backward (of a split one, its wgrad).
-  double after_backward = 0;  ///< Seconds from the end of all reductions of shards until the norm.
-  /// Calls of the first forward that start when the step begins, and of the last backward that end after it. They are
-  /// exposed as far as the rank then waits for them (pipeline::Timeline).
-  std::vector<pipeline::Background> gathers = {};
-  std::vector<pipeline::Background> reductions = {};
-  bool follows_background = false;  ///< Whether its actions have collectives of the same group, which follow these.
-  /// Collectives; their exposed time, and per_step_pointwise, are the sum of the four above.
-  std::vector<CommunicationCost> per_step = {};
-  double per_step_pointwise = 0;
-  double update() const { return after_backward + optimizer; }  ///< Seconds after the last backward.
-  /// @}
+  ActionCost backward;                        ///< Whole backward,
+  ActionCost backward_input;                  ///< or split into dgrad
+  ActionCost backward_weight;                 ///< and wgrad.
+  std::map<PassPlace, PassCost> passes = {};  ///< Empty for measurements that were added up.
+  double after_backward =
+      0;                 ///< Without passes: seconds of a step's collectives between its last backward and the norm.
+  double optimizer = 0;  ///< Seconds of norm and update, which are memory-bound.
+  double update() const { return after_backward + optimizer; }
 };
 
 /// The context of a stage's cost: machine, mesh and dtype.
@@ -96,8 +83,7 @@ ActionCost computation_of(
 ///   with `context.float8`, those of linear layers take the time of float8. Attention has its own fraction.
 ///   Memory-bound operators take their bytes over the memory bandwidth.
 /// - Collectives take collective_seconds. They overlap with the computation between start and wait in the order of the
-///   program (plan/exposed.h).
-/// - The first forward and the last backward of a step take longer by what happens once per step.
+///   program (plan/exposed.h); those of the actions, as if nothing else were under way.
 ///
 /// Measurements that were added up (plan/stage_pieces.h) have no order. Of them, collectives of parameters and their
 /// gradients (all_gather and reduce_scatter on fsdp, dp_shard, ep_shard) and messages overlap with
@@ -105,9 +91,9 @@ ActionCost computation_of(
 /// of one backward. The others are exposed.
 StageCost cost_of(const StageMeasurement& stage, double expert_share, const CostContext& context);
 
-/// Returns the costs of all stages for the simulator: times, transfers, and the longest update of any rank. For
-/// programs without split backwards (`splits_backward` false) the whole backward counts as backward_input. Bytes are
-/// left to plan/memory.h, which accounts for them by kind.
+/// Returns the costs of all stages for the simulator: times, transfers, and the longest update of any rank; no clock.
+/// For programs without split backwards (`splits_backward` false) the whole backward counts as backward_input. Bytes
+/// are left to plan/memory.h, which accounts for them by kind.
 pipeline::PipelineCosts pipeline_costs(
     const std::vector<const StageCost*>& stages,
     double boundary_bytes,

@@ -1,122 +1,69 @@
 #include "lehr/plan/exposed.h"
 
 #include <algorithm>
-#include <array>
-#include <map>
+#include <limits>
 
 namespace lehr::plan {
 
-namespace {
-// The calls that were started and have not ended, by queue.
-class Calls {
- public:
-  Calls(const ActionMeasurement& action, const std::vector<LinkTime>& links, double overlap)
-      : action_(action), left_(links), overlap_(overlap) {}
+size_t RankPasses::start(const TimedPass::Call& call) {
+  const bool sends = call.collective == "send";
+  const bool receives = call.collective == "receive";
+  const std::string name = call.axes + (sends || receives ? " " + call.collective : "");
+  const int64_t queue = names_.try_emplace(name, static_cast<int64_t>(names_.size())).first->second;
+  return queues_.start({.queue = queue, .time = call.time, .sends = !receives, .receives = !sends});
+}
 
-  void start(size_t call) {
-    const Communication& one = action_.calls[call];
-    const bool message = one.collective == "send" || one.collective == "receive";
-    queues_[one.axes + (message ? " " + one.collective : "")].push_back(call);
+// Returns the number of the call that an event waits for.
+size_t RankPasses::awaited(const TimedPass::Call& call, size_t index, StageCalls& stage) {
+  if (stage.numbers_[index] != StageCalls::kNone) {
+    return std::exchange(stage.numbers_[index], StageCalls::kNone);
   }
+  const auto found = std::find_if(stage.earlier_.begin(), stage.earlier_.end(), [&](const StageCalls::Open& one) {
+    return one.axes == call.axes && one.collective == call.collective;
+  });
+  if (found == stage.earlier_.end()) {
+    return call.collective == "all_gather" ? start(call) : StageCalls::kNone;
+  }
+  const size_t number = found->number;
+  stage.earlier_.erase(found);
+  return number;
+}
 
-  bool done(size_t call) const { return left_[call].seconds() <= 0; }
-
-  // Goes on for at most `limit` seconds, until a latency or a transfer ends. Returns the seconds.
-  double go_on(double limit, bool computing) {
-    std::array<double, kLinks> load = {};
-    for (const auto& [name, queue] : queues_) {
-      each_link(queue.front(), [&](Link link, double part) { load[link] += part; });
-    }
-    std::map<size_t, double> speeds;
-    for (const auto& [name, queue] : queues_) {
-      const size_t call = queue.front();
-      double& speed = speeds[call] = computing ? overlap_ : 1;
-      double share = 1;
-      each_link(call, [&](Link link, double) { share = std::min(share, 1 / std::max(1.0, load[link])); });
-      speed = left_[call].latency > 0 ? 1 : speed * share;
-      if (speed > 0) {
-        limit = std::min(limit, next_part(call) / speed);
+double RankPasses::run(const TimedPass& pass, size_t begin, size_t end, StageCalls& stage) {
+  if (begin == 0) {
+    for (size_t i = 0; i < stage.numbers_.size(); ++i) {
+      if (stage.numbers_[i] != StageCalls::kNone) {
+        const TimedPass::Call& call = stage.pass_->calls[i];
+        stage.earlier_.push_back({.number = stage.numbers_[i], .axes = call.axes, .collective = call.collective});
       }
     }
-    for (const auto& [call, speed] : speeds) {
-      move(call, limit * speed, /*ends=*/speed > 0 && next_part(call) / speed <= limit);
-    }
-    for (auto& [name, queue] : queues_) {
-      std::erase_if(queue, [&](size_t call) { return done(call); });
-    }
-    std::erase_if(queues_, [](const auto& queue) { return queue.second.empty(); });
-    return limit;
+    stage.pass_ = &pass;
+    stage.numbers_.assign(pass.calls.size(), StageCalls::kNone);
   }
-
- private:
-  enum Link { node_out, node_in, network_out, network_in, kLinks };
-
-  double next_part(size_t call) const { return left_[call].latency > 0 ? left_[call].latency : left_[call].transfer(); }
-
-  // Calls action(link, part of the link) for each link that a transfer uses.
-  template <class Do>
-  void each_link(size_t call, const Do& action) const {
-    const LinkTime& left = left_[call];
-    if (left.latency > 0 || left.transfer() <= 0) {
-      return;
+  double seconds = 0;
+  for (size_t i = begin; i < end; ++i) {
+    queues_.pass(pass.seconds[i], /*computing=*/true);
+    seconds += pass.seconds[i];
+    if (const int64_t started = pass.events[i].started; started != ActionEvent::kNone) {
+      const auto index = static_cast<size_t>(started);
+      stage.numbers_[index] = start(pass.calls[index]);
     }
-    const std::string& name = action_.calls[call].collective;
-    if (name != "receive") {
-      action(node_out, left.node / left.transfer());
-      action(network_out, left.network / left.transfer());
-    }
-    if (name != "send") {
-      action(node_in, left.node / left.transfer());
-      action(network_in, left.network / left.transfer());
-    }
-  }
-
-  void move(size_t call, double seconds, bool ends) {
-    LinkTime& left = left_[call];
-    if (left.latency > 0) {
-      left.latency = ends ? 0 : left.latency - seconds;
-      return;
-    }
-    const double factor = ends ? 0 : std::max(0.0, 1 - seconds / left.transfer());
-    left.node *= factor;
-    left.network *= factor;
-  }
-
-  const ActionMeasurement& action_;
-  std::vector<LinkTime> left_;
-  double overlap_;
-  std::map<std::string, std::vector<size_t>> queues_;
-};
-}  // namespace
-
-ExposedTime exposed_time(
-    const ActionMeasurement& action,
-    const std::vector<double>& event_seconds,
-    const std::vector<LinkTime>& links,
-    double overlap) {
-  Calls calls(action, links, overlap);
-  ExposedTime time{.by_call = std::vector<double>(links.size(), 0)};
-  for (size_t i = 0; i < action.events.size(); ++i) {
-    for (double left = event_seconds[i]; left > 0;) {
-      const double passed = calls.go_on(left, /*computing=*/true);
-      left -= passed;
-      time.seconds += passed;
-    }
-    const ActionEvent& event = action.events[i];
-    if (event.started != ActionEvent::kNone && !calls.done(static_cast<size_t>(event.started))) {
-      calls.start(static_cast<size_t>(event.started));
-    }
-    if (event.waited != ActionEvent::kNone) {
-      const auto awaited = static_cast<size_t>(event.waited);
-      while (!calls.done(awaited)) {
-        const double passed = calls.go_on(links[awaited].seconds() + 1, /*computing=*/false);
-        time.by_call[awaited] += passed;
-        time.seconds += passed;
+    if (const int64_t waited = pass.events[i].waited; waited != ActionEvent::kNone) {
+      const auto index = static_cast<size_t>(waited);
+      const TimedPass::Call& call = pass.calls[index];
+      const size_t number = awaited(call, index, stage);
+      double wait = 0;
+      while (number != StageCalls::kNone && !queues_.done(number)) {
+        wait += queues_.go_on(std::numeric_limits<double>::infinity(), /*computing=*/false);
+      }
+      if (wait > 0) {
+        wait *= 1 - call.covered;
+        exposed_[{call.axes, call.collective}] += wait;
+        seconds += wait;
       }
     }
-    time.by_event.push_back(time.seconds);
   }
-  return time;
+  return seconds;
 }
 
 }  // namespace lehr::plan

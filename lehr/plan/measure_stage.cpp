@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <string_view>
 
 #include "lehr/base/error.h"
 #include "lehr/base/memory_meter.h"
 #include "lehr/base/on_meta.h"
-#include "lehr/base/operation_meter.h"
 #include "lehr/mesh/fake_transport.h"
 #include "lehr/nn/float8.h"
 #include "lehr/nn/module.h"
+#include "lehr/plan/measure_pass.h"
 #include "lehr/plan/stage_run.h"
 #include "lehr/shard/whole_tensors.h"
 #include "lehr/train/step.h"
@@ -18,26 +19,10 @@
 namespace lehr::plan {
 
 namespace {
+using pipeline::ActionKind;
+
 int64_t bytes_of(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
-}
-
-// Sums the collectives from index `first` on by axes and kind.
-std::vector<Communication> added_up(const std::vector<mesh::FakeCollective>& seen, size_t first) {
-  std::vector<Communication> sums;
-  for (size_t i = first; i < seen.size(); ++i) {
-    const auto& one = seen[i];
-    auto found = std::find_if(sums.begin(), sums.end(), [&](const Communication& sum) {
-      return sum.axes == one.group && sum.collective == one.name;
-    });
-    if (found == sums.end()) {
-      sums.push_back({.axes = one.group, .collective = one.name, .group_size = one.size});
-      found = sums.end() - 1;
-    }
-    found->bytes += one.bytes;
-    ++found->calls;
-  }
-  return sums;
 }
 
 // Returns the collectives of a step's last micro-batch that other micro-batches do not have.
@@ -53,70 +38,6 @@ std::vector<Communication> without(std::vector<Communication> all, const std::ve
   std::erase_if(all, [](const Communication& one) { return one.calls == 0; });
   return all;
 }
-
-// Reads the meters during the actions of a stage.
-class Measuring {
- public:
-  Measuring(StageRun& run, const MemoryMeter& memory, SeenCollectives& seen)
-      : run_(run), memory_(const_cast<MemoryMeter&>(memory)), seen_(seen) {}
-
-  // Live bytes without unsharded parameters.
-  int64_t live() const { return memory_.now() - gathered(); }
-  int64_t gathered() const { return run_.sharded() != nullptr ? run_.sharded()->gathered_bytes() : 0; }
-
-  // Measures `action`. Peak and kept count beyond `rest`.
-  template <class Action>
-  ActionMeasurement measure(int64_t rest, const Action& action) {
-    const size_t first = seen_.all.size();
-    memory_.reset_peak();
-    now_ = {};
-    OperationMeter operations;
-    seen_.observe = [&](size_t number, bool waited) {
-      if (number < first) {
-        return;  // of an earlier action, which it overlapped with
-      }
-      const auto call = static_cast<int64_t>(number - first);
-      add_event(
-          operations, {.started = waited ? ActionEvent::kNone : call, .waited = waited ? call : ActionEvent::kNone});
-    };
-    mark_ = [&] {
-      add_event(operations, {});
-      now_.border = now_.events.size();
-    };
-    action();
-    add_event(operations, {});
-    seen_.observe = {};
-    mark_ = {};
-    now_.peak = memory_.peak() - rest;
-    now_.kept = live() - rest;
-    now_.communication = added_up(seen_.all, first);
-    for (size_t i = first; i < seen_.all.size(); ++i) {
-      const mesh::FakeCollective& one = seen_.all[i];
-      now_.calls.push_back(
-          {.axes = one.group, .collective = one.name, .group_size = one.size, .bytes = one.bytes, .calls = 1});
-    }
-    return std::move(now_);
-  }
-  // Within an action: the next event is at its border.
-  void mark() const { mark_(); }
-
- private:
-  void add_event(OperationMeter& operations, ActionEvent event) {
-    event.work = operations.counts();
-    operations.reset();
-    now_.matmul_flops += event.work.matmul_flops;
-    now_.attention_flops += event.work.attention_flops;
-    now_.recomputed_flops += event.work.recomputed_flops;
-    now_.pointwise_bytes += event.work.pointwise_bytes;
-    now_.events.push_back(event);
-  }
-
-  StageRun& run_;
-  MemoryMeter& memory_;
-  SeenCollectives& seen_;
-  ActionMeasurement now_;
-  std::function<void()> mark_;
-};
 
 // A linear layer's FLOPs per token are proportional to its weights.
 double float8_share(nn::Model& model) {
@@ -169,12 +90,13 @@ int64_t batch_bytes(const train::Batch& batch) {
 }
 
 // Runs three steps. The first one allocates gradients and lets FSDP units record their order; the second one has a
-// single micro-batch; the third one has four and is measured.
-void measure_actions(StageRun& run, Measuring& measuring, StageMeasurement& result) {
-  run.begin_step(1);
-  run.forward(0);
-  run.backward(0);
-  run.finish_step();
+// single micro-batch; the third one has four.
+void measure_actions(StageRun& run, Measuring& measuring, Passes& passes, StageMeasurement& result) {
+  using enum ActionKind;
+  passes.begin_step(1);
+  passes.run(forward);
+  passes.run(backward_full);
+  result.passes.clear();
   const int64_t steps_end = measuring.live();
   result.gradient_bytes = gradient_bytes(run);
   result.batch_bytes = batch_bytes(run.batch());
@@ -184,26 +106,17 @@ void measure_actions(StageRun& run, Measuring& measuring, StageMeasurement& resu
   const int64_t without_gradients = steps_end - result.gradient_bytes;
 
   run.clear_gradients();
-  run.begin_step(1);
-  run.forward(0);
-  const auto last = [&](int64_t microbatch) {
-    run.backward(microbatch);
-    measuring.mark();
-    run.finish_step();
-  };
-  result.only_backward_peak = measuring.measure(without_gradients, [&] { last(0); }).peak;
+  passes.begin_step(1);
+  passes.run(forward, without_gradients);
+  result.only_backward_peak = passes.run(backward_full, without_gradients).peak;
 
   run.clear_gradients();
   if (run.sharded() != nullptr) {
     run.sharded()->reset_peak();
   }
-  result.first_forward = measuring.measure(without_gradients, [&] {
-    run.begin_step(4);
-    measuring.mark();
-    run.forward(0);
-  });
-  result.first_backward = measuring.measure(without_gradients, [&] { run.backward(0); });
-  result.first_backward_peak = result.first_backward.peak;
+  passes.begin_step(4);
+  passes.run(forward, without_gradients);
+  result.first_backward_peak = passes.run(backward_full, without_gradients).peak;
   if (run.sums_once_a_step()) {
     result.whole_gradient_bytes = std::max<int64_t>(0, measuring.live() - steps_end);
   }
@@ -211,20 +124,36 @@ void measure_actions(StageRun& run, Measuring& measuring, StageMeasurement& resu
   // micro-batches that run forward meanwhile.
   const int64_t rest = steps_end + result.whole_gradient_bytes;
   const int64_t in_flight = std::max<int64_t>(0, measuring.live() - rest);
-  result.forward = measuring.measure(rest, [&] { run.forward(1); });
+  result.forward = passes.run(forward, rest);
   result.forward.kept -= in_flight;
   result.gathered_after_forward = measuring.gathered();
-  result.backward = measuring.measure(rest, [&] { run.backward(1); });
-  run.forward(2);
-  result.backward_input = measuring.measure(rest, [&] { run.backward_input(2); });
-  result.backward_weight = measuring.measure(rest, [&] { run.backward_weight(2); });
-  run.forward(3);
-  result.last_backward = measuring.measure(rest, [&] { last(3); });
-  result.last_backward_peak = result.last_backward.peak;
-  result.per_step = without(result.last_backward.communication, result.backward.communication);
+  result.backward = passes.run(backward_full, rest);
+  passes.run(forward, rest);
+  result.backward_input = passes.run(backward_input, rest);
+  result.backward_weight = passes.run(backward_weight, rest);
+  passes.run(forward, rest);
+  const ActionMeasurement last = passes.run(backward_full, rest);
+  result.last_backward_peak = last.peak;
+  result.per_step = without(last.communication, result.backward.communication);
   result.backward.kept = result.backward_weight.kept = 0;  // only reductions in flight remain, of no micro-batch
   if (run.sharded() != nullptr) {
     result.gathered_peak = run.sharded()->gathered_bytes_peak();
+  }
+}
+
+// Runs steps of a pipeline, whose forwards and backwards need not alternate: at first, each unit is expected once
+// before a change of direction, then twice and three times.
+void measure_orders(StageRun& run, Passes& passes) {
+  for (const std::string_view step : {"FFBBFBFFIIWW", "FFFBBB", "FFFIIIWWW", "FFFBBB", "FFFBFBBB"}) {
+    run.clear_gradients();
+    passes.begin_step(std::count(step.begin(), step.end(), 'F'));
+    for (const char letter : step) {
+      passes.run(
+          letter == 'F'   ? ActionKind::forward
+          : letter == 'B' ? ActionKind::backward_full
+          : letter == 'I' ? ActionKind::backward_input
+                          : ActionKind::backward_weight);
+    }
   }
 }
 
@@ -280,11 +209,17 @@ StageMeasurement measure_run(
     SeenCollectives& seen) {
   StageMeasurement result;
   StageRun run(config, spec, args, place, transport);
-  const MemoryMeter memory(device.type());
+  MemoryMeter memory(device.type());
   Measuring measuring(run, memory, seen);
   run.allocate(device);
   measure_parameters(run, result);
-  measure_actions(run, measuring, result);
+  Passes passes(run, measuring, result.passes);
+  measure_actions(run, measuring, passes, result);
+  if (!place.with_passes) {
+    result.passes.clear();
+  } else if (place.rank_of_stage.size() > 1) {
+    measure_orders(run, passes);
+  }
   run.clear_gradients();
   result.optimizer_bytes = optimizer_bytes(config, spec, run);
   return result;

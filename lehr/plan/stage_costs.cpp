@@ -85,6 +85,11 @@ void StageCosts::hold_logits(StageMeasurement& last) const {
   for (ActionMeasurement* action : {&last.backward, &last.backward_input}) {
     action->pointwise_bytes += static_cast<int64_t>(context_.peer.logit_bytes * logits);
   }
+  for (auto& [place, action] : last.passes) {
+    if (place.kind != pipeline::ActionKind::backward_weight) {
+      action.pointwise_bytes += static_cast<int64_t>(context_.peer.logit_bytes * logits);
+    }
+  }
   const auto with_logits = last.forward.kept + static_cast<int64_t>(context_.peer.logit_bytes * logits);
   for (ActionMeasurement* action : {&last.forward, &last.backward, &last.backward_input}) {
     action->peak = std::max(action->peak, with_logits);

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "lehr/base/operation_meter.h"
+#include "lehr/plan/pass_order.h"
 
 namespace lehr::plan {
 
@@ -47,10 +49,10 @@ struct ActionMeasurement {
   /// @name The same in the order of the program; empty for sums of measurements
   /// @{
   std::vector<ActionEvent> events = {};
-  std::vector<Communication> calls = {};  ///< Each with one call.
-  /// The number of events before another action may run: of first_forward, those of the step's begin; of last_backward,
-  /// those until the end of the micro-batch. Calls that were started before and are waited for later overlap with other
-  /// actions.
+  /// Each with one call: those that events start, and then those of earlier actions that events wait for.
+  std::vector<Communication> calls = {};
+  /// The number of events before another action may run: of a step's first forward, those of the step's begin; of its
+  /// last backward, those until the end of the micro-batch.
   size_t border = 0;
   /// @}
 
@@ -108,11 +110,10 @@ struct StageMeasurement {
   int64_t only_backward_peak = 0;  ///< Backward of a step of one micro-batch: both first and last.
   /// @}
 
-  /// The step's begin and its first forward, its first backward, and its last backward, with what follows it before the
-  /// norm of the gradients. Each has what others have, and what happens once per step.
-  ActionMeasurement first_forward;
-  ActionMeasurement first_backward;
-  ActionMeasurement last_backward;
+  /// Passes by their place in the step: a step's first forward with the step's begin, and its last backward or wgrad
+  /// with what follows it before the norm of the gradients. Empty for sums of measurements, and without
+  /// StagePlace::with_passes.
+  std::map<PassPlace, ActionMeasurement> passes = {};
   /// Collectives once per step, during the last micro-batch: gradient reductions over replicas, and tied tables.
   std::vector<Communication> per_step = {};
 };
@@ -124,6 +125,8 @@ struct StagePlace {
   std::vector<int64_t> rank_of_stage = {0};
   /// Number of ranks; 0: the product of the config's degrees, counting data_parallel_shard_degree = -1 as 1.
   int64_t world_size = 0;
+  /// Whether to measure StageMeasurement::passes, which takes a pipeline's stage three times as long.
+  bool with_passes = true;
 };
 
 }  // namespace lehr::plan

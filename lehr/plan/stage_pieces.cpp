@@ -129,7 +129,10 @@ StagePieces::StagePieces(const train::TrainConfig& config, const train::TrainSpe
         small,
         spec,
         *args,
-        {.stage = stage, .rank_of_stage = {0, 1, 2}, .world_size = kPieces * p.data_parallel_shard_degree * others});
+        {.stage = stage,
+         .rank_of_stage = {0, 1, 2},
+         .world_size = kPieces * p.data_parallel_shard_degree * others,
+         .with_passes = false});
   };
   first_ = measure(kPieces, 0);
   middle_ = measure(kPieces, 1);

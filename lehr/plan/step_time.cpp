@@ -44,12 +44,6 @@ class TimeAccount {
     }
   }
   void add(const std::string& name, double seconds) { shares_[name] += seconds; }
-  // Of collectives that were added as not exposed.
-  void wait(const std::string& axes, const std::string& collective, double seconds) {
-    if (seconds > 0) {
-      add({CommunicationCost{.axes = axes, .collective = collective, .exposed = seconds}});
-    }
-  }
 
   std::vector<TimeShare> shares(double step_seconds) const {
     std::vector<TimeShare> result;
@@ -73,19 +67,6 @@ class TimeAccount {
   std::map<std::string, double> shares_;
   std::map<std::pair<std::string, std::string>, CommunicationCost> sums_;
 };
-
-const ActionCost& cost_of(const StageCost& stage, pipeline::ActionKind kind) {
-  switch (kind) {
-    case pipeline::ActionKind::forward:
-      return stage.forward;
-    case pipeline::ActionKind::backward_input:
-      return stage.backward_input;
-    case pipeline::ActionKind::backward_weight:
-      return stage.backward_weight;
-    default:
-      return stage.backward;
-  }
-}
 
 std::string advice(const std::string& name) {
   static const std::map<std::string, std::string> kKnown{
@@ -138,9 +119,14 @@ StepPrediction predict_step(
     measured.push_back(&stage->measured);
   }
   const bool splits_backward = has_split_backward(program);
-  StepPrediction step{
-      .timeline = pipeline::simulate(
-          program, pipeline_costs(costs, largest_boundary(stages), program.rank_of_stage, splits_backward, context))};
+  auto with = pipeline_costs(costs, largest_boundary(stages), program.rank_of_stage, splits_backward, context);
+  StepPrediction step;
+  if (std::none_of(costs.begin(), costs.end(), [](const StageCost* cost) { return cost->passes.empty(); })) {
+    const auto clock = std::make_shared<StepClock>(program, costs, context.machine.communication_overlap);
+    with.clock = clock;
+    step.clock = clock;
+  }
+  step.timeline = pipeline::simulate(program, with);
   step.memory = memory_by_rank(step.timeline, measured, splits_backward);
   return step;
 }
@@ -153,26 +139,27 @@ void account_for_time(Plan& plan, const StepPrediction& step, const std::vector<
   const double boundary = largest_boundary(stages);
   CommunicationCost sends{.axes = mesh::axis::pp, .collective = "send"};
   for (const pipeline::TimedAction& timed : timeline.ranks[rank]) {
-    if (timed.action.is_compute()) {
-      account.add(cost_of(stages[static_cast<size_t>(timed.action.stage)]->cost, timed.action.kind));
-    } else if (timed.action.is_send()) {
+    if (timed.action.is_send()) {
       sends.bytes += boundary;
       sends.calls += 1;
       sends.seconds += timed.end - timed.start;
     }
   }
+  for (const PassCost* pass : step.clock->passes(static_cast<int64_t>(rank))) {
+    account.add(pass->cost);
+  }
+  for (const auto& [kind, seconds] : step.clock->waits(static_cast<int64_t>(rank)).exposed()) {
+    account.add({CommunicationCost{.axes = kind.first, .collective = kind.second, .exposed = seconds}});
+  }
   double updates = 0;
   for (const int64_t stage : timeline.program.stages_of(static_cast<int64_t>(rank))) {
     const StageCost& cost = stages[static_cast<size_t>(stage)]->cost;
     account.add("optimizer", cost.optimizer);
-    account.add(cost.per_step);
-    account.add("memory-bound operators", cost.per_step_pointwise);
     updates += cost.update();
   }
-  account.wait(mesh::axis::fsdp, "all_gather", timeline.gather_waits[rank]);
-  account.wait(mesh::axis::fsdp, "reduce_scatter", timeline.reduction_waits[rank]);
   account.add("optimizer", timeline.update - updates);  // the rank waits for the rank with the longest update
-  account.add("pipeline bubble", timeline.makespan - timeline.busy[rank]);
+  const double begun = step.clock->before_first(static_cast<int64_t>(rank));  // not idle
+  account.add("pipeline bubble", timeline.makespan - timeline.busy[rank] - begun);
   plan.time = account.shares(plan.step_seconds);
   plan.communication = account.communication();
   if (sends.calls > 0) {

@@ -76,11 +76,11 @@ struct Mesh {
 
 class EmulatedMesh : public ::testing::TestWithParam<Mesh> {};
 
-// The law of docs/emulate.md.
+// The law of docs/emulate.md. What a plan leaves out (messages that wait, and share links) is less than 2 %.
 TEST_P(EmulatedMesh, TakesTheTimeOfThePlan) {
   const plan::Plan plan = plan_of(GetParam().overrides);
   const Emulation found = emulated(plan);
-  EXPECT_NEAR(plan.step_seconds / found.step.step_seconds, 1, 0.05) << report_text(found, plan);
+  EXPECT_NEAR(plan.step_seconds / found.step.step_seconds, 1, 0.02) << report_text(found, plan);
 }
 
 const Overrides kOnce{{"parallelism.fsdp_reduce_each_microbatch", "false"}};
@@ -116,6 +116,12 @@ INSTANTIATE_TEST_SUITE_P(
                 {{"pipeline_parallel", "4"}, {"data_parallel_shard", "4"}},
                 32,
                 pipeline_of("Interleaved1F1B", 2, kKeptWhole))},
+        Mesh{
+            "replicas_of_a_pipeline",
+            mesh(
+                {{"pipeline_parallel", "2"}, {"data_parallel_replicate", "2"}, {"data_parallel_shard", "2"}},
+                8,
+                pipeline_of("LoopedBFS", 2, kOnce))},
         Mesh{"gathered_again", mesh({{"tensor_parallel", "8"}}, 4, {{"parallelism.tensor_parallel_regather", "true"}})},
         Mesh{
             "zero_bubble",
@@ -194,6 +200,7 @@ TEST(Emulate, WritesATraceAndTimelines) {
   write_emulation(emulated(plan), plan, folder.path());
   const Node trace = parse_json_file(folder.path() / "emulation_trace.json");
   EXPECT_GT(trace.at("traceEvents").size(), 16U);
+  EXPECT_THAT(read_file(folder.path() / "emulation_trace.json"), HasSubstr("\"cat\":\"planned\""));
   EXPECT_THAT(read_file(folder.path() / "emulation_timeline.svg"), HasSubstr("emulated"));
   EXPECT_GT(parse_json_file(folder.path() / "emulation.json").at("step_seconds").as_double(), 0);
 }

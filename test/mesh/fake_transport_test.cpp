@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "lehr/base/error.h"
+#include "lehr/base/operation_meter.h"
 #include "lehr/mesh/collectives.h"
 #include "lehr/mesh/distributed_context.h"
 
@@ -40,6 +41,21 @@ TEST(FakeTransport, ThousandsOfRanksOnMetaCostNothingAndAreCounted) {
   EXPECT_EQ(seen[0].size, 512);
   EXPECT_EQ(seen[0].bytes, 2 * 1024 * 1024);
   EXPECT_EQ(seen[1].group, "tp");
+}
+
+// A plan takes the counted work for that of the device.
+TEST(FakeTransport, CollectivesOnMetaAreNoWork) {
+  const auto transport = fake_transport(0, 8);
+  DistributedContext context({.data_parallel_shard = 8}, *transport);
+  const Group& shard = context.group(axis::dp_shard);
+  const auto options = at::TensorOptions().device(at::kMeta).dtype(at::kFloat);
+  const at::Tensor whole = at::empty({64}, options);
+  const at::Tensor part = at::empty({8}, options);
+  const OperationMeter meter;
+  shard.start_all_reduce(whole).wait();
+  shard.start_reduce_scatter(part, whole).wait();
+  shard.start_all_gather(whole, part).wait();
+  EXPECT_EQ(meter.counts().pointwise_bytes, 0);
 }
 
 TEST(FakeTransport, TellsWhichCollectiveIsWaitedFor) {

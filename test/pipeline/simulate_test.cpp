@@ -1,5 +1,6 @@
 #include "lehr/pipeline/simulate.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -66,53 +67,45 @@ TEST(Simulate, TimesTwoRanksAsComputedByHand) {
   EXPECT_NEAR(timeline.bubble_share(), 1 - 7 / 17.0, kRounding);
 }
 
-// One rank and three micro-batches: F B F B F B, and with split backwards F I W each.
-TEST(Simulate, AddsWhatHappensOncePerStep) {
-  const PipelineCosts costs{.first_forward = {0.5}, .first_backward = {-0.25}, .last_backward = {4}};
-  const auto times = [&](const char* text) {
-    const Timeline timeline = simulate(parse_program(text), costs);
-    std::vector<double> seconds;
-    for (const TimedAction& timed : timeline.ranks[0]) {
-      seconds.push_back(timed.end - timed.start);
-    }
-    return seconds;
-  };
-  EXPECT_EQ(times("0F0 0B0 0F1 0B1 0F2 0B2"), (std::vector<double>{1.5, 1.75, 1, 2, 1, 6}));
-  EXPECT_EQ(times("0F0 0I0 0F1 0I1 0W0 0W1"), (std::vector<double>{1.5, 1, 1, 1, 0.75, 5}));
-}
+// A clock whose actions take their stage's number + 1 seconds, and wait until second 5; a rank ends with its number
+// + 1.
+class CountingClock : public ActionClock {
+ public:
+  double act(int64_t rank, const Action& action, double start) override {
+    asked.push_back(fmt::format("rank {}: {} at {}", rank, to_string(action), start));
+    return static_cast<double>(action.stage + 1) + (start < 5 ? 5 - start : 0);
+  }
+  double finish(int64_t rank, double start) override {
+    asked.push_back(fmt::format("rank {} from {}", rank, start));
+    return static_cast<double>(rank + 1);
+  }
+  std::vector<std::string> asked = {};
+};
 
-// F takes 1 s, B 2 s.
-TEST(Simulate, GathersBeginWithTheStepAndReductionsEndIt) {
-  PipelineCosts costs{.gathers = {{{2, 0}, {3, 0.5}}}, .reductions = {{{4, 1}}}};
-  const Program one_rank = parse_program("0F0 0B0 0F1 0B1");
-  Timeline timeline = simulate(one_rank, costs);
-  EXPECT_EQ(timeline.gather_waits[0], 2 + 2.5);
-  EXPECT_EQ(timeline.reduction_waits[0], 4 - 1);
-  EXPECT_EQ(timeline.makespan, 6 + 4.5 + 3);
-  EXPECT_EQ(timeline.busy[0], timeline.makespan);
-  costs.background_speed = 0.5;
-  timeline = simulate(one_rank, costs);
-  EXPECT_EQ(timeline.gather_waits[0], 2 + 2.75);
-  EXPECT_EQ(timeline.reduction_waits[0], 4 - 0.5);
-  costs.reductions = {{{4, 9}}};  // not before its action begins
-  EXPECT_EQ(simulate(one_rank, costs).reduction_waits[0], 4 - 1);
-}
-
-TEST(Simulate, ARankGathersWhileItWaitsAndReducesBesideOtherStages) {
-  // Stages 0 and 2 on rank 0, 1 and 3 on rank 1: F0 from 0 to 1 s, F1 to 2 s, ...; B3 from 4 to 6 s, ..., B0 to 12 s.
-  PipelineCosts costs{.gathers = {{}, {{1.5, 0}}, {}, {{2, 0}}}, .reductions = {{}, {}, {}, {{6, 0}}}};
-  const Program program = parse_program("0F0 2F0 2B0 0B0\n1F0 3F0 3B0 1B0");
-  const Timeline timeline = simulate(program, costs);
-  // The first gather of rank 1 is 0.5 s late; in the 2.5 s until F3, it has 1 s more than the second one needs, which
-  // begins when the first has ended.
-  EXPECT_EQ(timeline.gather_waits, (std::vector<double>{0, 0.5}));
+TEST(Simulate, AsksAClockForTheSecondsOfActions) {
+  const auto clock = std::make_shared<CountingClock>();
+  const Timeline timeline = simulate(parse_program("0F0 0B0\n1F0 1B0"), {.clock = clock, .update = 0.5});
+  EXPECT_THAT(
+      clock->asked,
+      testing::ElementsAre(
+          "rank 0: 0F0 at 0",
+          "rank 1: 1F0 at 6",
+          "rank 1: 1B0 at 8",
+          "rank 0: 0B0 at 10",
+          "rank 0 from 11",
+          "rank 1 from 10"));
   EXPECT_EQ(timeline.makespan, 12.5);
-  // From the end of B3 at 6.5 s until the end of B1 at 10.5 s.
-  EXPECT_EQ(timeline.reduction_waits, (std::vector<double>{0, 2}));
-  costs.follows_background = {false, true, false, false};
-  const Timeline behind = simulate(program, costs);  // B1 at 8.5 s begins with a collective that follows the reduction
-  EXPECT_EQ(behind.gather_waits, (std::vector<double>{0, 0.5 + 4}));
-  EXPECT_EQ(behind.reduction_waits, (std::vector<double>{0, 0}));
+  EXPECT_EQ(timeline.last_end, (std::vector<double>{12, 12}));
+  EXPECT_EQ(timeline.busy, (std::vector<double>{6 + 1 + 1 + 0.5, 2 + 2 + 2 + 0.5}));
+}
+
+TEST(Simulate, AsksAClockForMembersOfAnEntryOneAfterTheOther) {
+  const auto clock = std::make_shared<CountingClock>();
+  simulate(parse_program("0F0 0F1|0B0 0B1"), {.clock = clock});
+  EXPECT_THAT(
+      clock->asked,
+      testing::ElementsAre(
+          "rank 0: 0F0 at 0", "rank 0: 0F1 at 6", "rank 0: 0B0 at 7", "rank 0: 0B1 at 8", "rank 0 from 9"));
 }
 
 TEST(Simulate, SerializesTransfersBetweenTwoRanks) {

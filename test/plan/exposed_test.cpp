@@ -11,52 +11,81 @@ ActionEvent start(int64_t call) {
 ActionEvent wait(int64_t call) {
   return {.waited = call};
 }
+TimedPass::Call call(const std::string& axes, const LinkTime& time, const std::string& collective = "all_gather") {
+  return {.axes = axes, .collective = collective, .time = time};
+}
 
-// Calls of one rank, in seconds of the links within a node, or between nodes.
-struct Example {
-  std::vector<ActionEvent> events;
-  std::vector<double> computing;  // before each event
-  std::vector<Communication> calls;
-  std::vector<LinkTime> links;
-  ExposedTime time(double overlap = 1) const {
-    ActionMeasurement action;
-    action.events = events;
-    action.calls = calls;
-    return exposed_time(action, computing, links, overlap);
+// Passes of one stage, with nothing between them.
+class Example {
+ public:
+  explicit Example(double overlap = 1) : rank(overlap) {}
+  double run(const TimedPass& pass) { return rank.run(pass, 0, pass.events.size(), calls); }
+  double exposed(const std::string& axes, const std::string& collective = "all_gather") const {
+    const auto found = rank.exposed().find({axes, collective});
+    return found == rank.exposed().end() ? 0 : found->second;
   }
+
+  RankPasses rank;
+  StageCalls calls;
 };
 
-Communication call(const std::string& axes, const std::string& collective = "all_gather") {
-  return {.axes = axes, .collective = collective, .group_size = 2, .bytes = 1, .calls = 1};
-}
-
-TEST(ExposedTime, IsTheWaitThatComputationDoesNotCover) {
-  const Example one{{start(0), wait(0)}, {1, 2}, {call("fsdp")}, {{.latency = 0.5, .node = 3}}};
-  EXPECT_DOUBLE_EQ(one.time().seconds, 4.5);
-  EXPECT_DOUBLE_EQ(one.time().by_call[0], 1.5);
+TEST(Exposed, IsTheWaitThatComputationDoesNotCover) {
+  TimedPass pass{{start(0), wait(0)}, {1, 2}, {call("fsdp", {.latency = 0.5, .node = 3})}};
+  const auto time = [&](double overlap) { return Example(overlap).run(pass); };
+  EXPECT_DOUBLE_EQ(time(1), 3 + 1.5);
   // The latency passes at its own speed; then 1.5 s of computation cover 0.75 s.
-  EXPECT_DOUBLE_EQ(one.time(/*overlap=*/0.5).by_call[0], 2.25);
-  EXPECT_DOUBLE_EQ(one.time(/*overlap=*/0).by_call[0], 3);
+  EXPECT_DOUBLE_EQ(time(0.5), 3 + 2.25);
+  EXPECT_DOUBLE_EQ(time(0), 3 + 3);
+  pass.calls[0].covered = 0.75;
+  EXPECT_DOUBLE_EQ(time(1), 3 + 0.25 * 1.5);
 }
 
-TEST(ExposedTime, CallsOfAGroupAreSequentialAndOthersShareTheirLink) {
-  Example two{
-      {start(0), start(1), wait(0), wait(1)}, {0, 0, 0, 0}, {call("fsdp"), call("fsdp")}, {{.node = 1}, {.node = 1}}};
-  EXPECT_DOUBLE_EQ(two.time().by_call[0], 1);
-  EXPECT_DOUBLE_EQ(two.time().by_call[1], 1);
-  two.calls[1].axes = "tp";
-  EXPECT_DOUBLE_EQ(two.time().by_call[0], 2);
-  EXPECT_DOUBLE_EQ(two.time().by_call[1], 0);
-  two.links[1] = {.network = 1};
-  EXPECT_DOUBLE_EQ(two.time().by_call[0], 1);
-  two.calls = {call("cp", "send"), call("cp", "receive")};
-  two.links[1] = {.node = 1};
-  EXPECT_DOUBLE_EQ(two.time().seconds, 1);  // in both directions at once
+TEST(Exposed, CallsOfAGroupAreSequentialAndOthersShareTheirLink) {
+  TimedPass two{
+      {start(0), start(1), wait(0), wait(1)},
+      {0, 0, 0, 0},
+      {call("fsdp", {.node = 1}), call("fsdp", {.node = 1}, "reduce_scatter")}};
+  const auto ran = [&] {
+    Example example;
+    example.run(two);
+    return example;
+  };
+  EXPECT_DOUBLE_EQ(ran().exposed("fsdp"), 1);
+  EXPECT_DOUBLE_EQ(ran().exposed("fsdp", "reduce_scatter"), 1);
+  two.calls[1] = call("tp", {.node = 1});
+  EXPECT_DOUBLE_EQ(ran().exposed("fsdp"), 2);
+  EXPECT_DOUBLE_EQ(ran().exposed("tp"), 0);
+  two.calls[1] = call("tp", {.network = 1});
+  EXPECT_DOUBLE_EQ(ran().exposed("fsdp"), 1);
+  two.calls = {call("cp", {.node = 1}, "send"), call("cp", {.node = 1}, "receive")};
+  EXPECT_DOUBLE_EQ(Example().run(two), 1);  // in both directions at once
 }
 
-TEST(ExposedTime, KnowsTheEndOfEachEvent) {
-  const Example one{{start(0), {}, wait(0)}, {1, 1, 0}, {call("fsdp")}, {{.node = 4}}};
-  EXPECT_EQ(one.time().by_event, (std::vector<double>{1, 2, 5}));
+// The first pass prefetches for the second one, which waits for the prefetch with a call that it does not start.
+TEST(Exposed, CallsGoOnFromPassToPass) {
+  const TimedPass ahead{{start(0)}, {1}, {call("fsdp", {.node = 4})}};
+  const TimedPass later{{wait(0), {}}, {1, 1}, {call("fsdp", {.node = 4})}};
+  Example example;
+  EXPECT_DOUBLE_EQ(example.run(ahead), 1);
+  example.rank.pass_time(2, /*computing=*/false);
+  EXPECT_DOUBLE_EQ(example.run(later), 1 + 1 + 1);
+  EXPECT_DOUBLE_EQ(example.run(later), 1 + 4 + 1);  // nobody has started it: it begins now
+  EXPECT_DOUBLE_EQ(example.exposed("fsdp"), 5);
+}
+
+TEST(Exposed, AReductionThatNobodyStartedIsNotWaitedFor) {
+  const TimedPass pass{{wait(0)}, {1}, {call("fsdp", {.node = 4}, "reduce_scatter")}};
+  EXPECT_DOUBLE_EQ(Example().run(pass), 1);
+}
+
+// A stage's collectives follow those that another stage of the rank has started on the same group.
+TEST(Exposed, StagesOfARankShareTheQueuesOfTheirGroups) {
+  const TimedPass pass{{start(0), wait(0)}, {0, 0}, {call("fsdp", {.node = 1})}};
+  const TimedPass ahead{{start(0)}, {0}, {call("fsdp", {.node = 5})}};
+  Example example;
+  StageCalls other;
+  example.rank.run(ahead, 0, 1, other);
+  EXPECT_DOUBLE_EQ(example.run(pass), 6);
 }
 
 }  // namespace

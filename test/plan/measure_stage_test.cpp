@@ -1,5 +1,7 @@
 #include "lehr/plan/measure_stage.h"
 
+#include <set>
+
 #include "lehr/plan/stage_costs.h"
 #include "test/plan/support.h"
 
@@ -255,9 +257,14 @@ TEST_F(MeasureStage, ActivationsOfAPipelineHaveNoReductionsInFlight) {
   EXPECT_EQ(kept("true"), kept("false"));
 }
 
-// Returns the events of an action that start or wait for this collective: +1 or -1 each, and 0 at the border.
+using pipeline::ActionKind;
+using After = PassPlace::After;
+
+// Returns the events of an action that start or wait for this collective: +1 or -1 each (-2 for one of an earlier
+// action), and 0 at the border.
 std::vector<int> order_of(const ActionMeasurement& action, const std::string& axes, const std::string& collective) {
   std::vector<int> order;
+  std::set<int64_t> started;
   const auto is_it = [&](int64_t call) {
     return call != ActionEvent::kNone && action.calls[static_cast<size_t>(call)].axes == axes &&
            action.calls[static_cast<size_t>(call)].collective == collective;
@@ -268,8 +275,9 @@ std::vector<int> order_of(const ActionMeasurement& action, const std::string& ax
     }
     if (is_it(action.events[i].started)) {
       order.push_back(1);
+      started.insert(action.events[i].started);
     } else if (is_it(action.events[i].waited)) {
-      order.push_back(-1);
+      order.push_back(started.contains(action.events[i].waited) ? -1 : -2);
     }
   }
   return order;
@@ -286,7 +294,8 @@ TEST_F(MeasureStage, AStageGathersBeforeItsFirstForward) {
   const auto order = [](const std::string& policy) {
     const Planned planned(
         model_of("llama3", both(kTwoStages, {{"parallelism.fsdp_reshard_after_forward", "\"" + policy + "\""}})));
-    return order_of(planned.on_meta(kSecondOfTwo).first_forward, "fsdp", "all_gather");
+    const auto passes = planned.on_meta(kSecondOfTwo).passes;
+    return order_of(*find_pass(passes, {.kind = ActionKind::forward, .first = true}), "fsdp", "all_gather");
   };
   EXPECT_EQ(order("never"), (std::vector<int>{1, 1, 1, 0, -1, -1, -1}));
   EXPECT_EQ(order("default"), (std::vector<int>{1, 0, -1, 1, -1, 1, -1}));
@@ -299,10 +308,12 @@ TEST_F(MeasureStage, AStageWaitsForReductionsAtTheEndOfTheStep) {
     const Planned planned(model_of("llama3", overrides));
     StagePlace place = kSecondOfTwo;
     place.world_size = more.empty() ? 4 : 8;
-    return order_of(planned.on_meta(place).last_backward, "fsdp", "reduce_scatter");
+    const auto passes = planned.on_meta(place).passes;
+    const PassPlace last{.kind = ActionKind::backward_full, .after = After::forward, .last = true};
+    return order_of(*find_pass(passes, last), "fsdp", "reduce_scatter");
   };
   EXPECT_EQ(order("false"), (std::vector<int>{1, 1, 1, 0, -1, -1, -1}));
-  EXPECT_EQ(order("true"), (std::vector<int>{1, -1, 1, -1, 1, 0, -1}));
+  EXPECT_EQ(order("true"), (std::vector<int>{-2, 1, -1, 1, -1, 1, 0, -1}));
   // The all-reduce over replicas begins in backward, so it needs the shards there.
   EXPECT_EQ(
       order("false", {{"parallelism.data_parallel_replicate_degree", "2"}}),
