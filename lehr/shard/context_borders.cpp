@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lehr/base/error.h"
 #include "lehr/mesh/collectives.h"
 #include "lehr/shard/context_chunks.h"
 
@@ -22,6 +23,14 @@ std::vector<at::Tensor> before_chunks(const at::Tensor& tails, int64_t count) {
   return before;
 }
 }  // namespace
+
+void check_two_chunks(int64_t positions) {
+  require(
+      positions % 2 == 0,
+      "context parallelism: expected two chunks of a sequence on each rank, found {} positions; shard inputs with "
+      "take_context_part",
+      positions);
+}
 
 at::Tensor rows_of_chunks(const at::Tensor& tensor) {
   return tensor.unflatten(1, {2, tensor.size(1) / 2}).flatten(0, 1);

@@ -8,6 +8,9 @@
 
 namespace lehr::shard {
 
+/// Throws a usage error unless a rank's number of positions is that of two chunks.
+void check_two_chunks(int64_t positions);
+
 /// Splits this rank's positions (B, 2 C, ...) into rows of one chunk each, (2 B, C, ...).
 at::Tensor rows_of_chunks(const at::Tensor& tensor);
 

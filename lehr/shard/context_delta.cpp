@@ -202,6 +202,7 @@ at::Tensor context_gated_delta(
   if (OperatorWatch* watch = operator_watch()) {
     return state_placements(*watch, streams, group);
   }
+  check_two_chunks(streams.decay.size(1));
   const int64_t batch = streams.decay.size(0), chunk = streams.decay.size(1) / 2;
   const int64_t seen = streams.weights[0].size(2) - 1;  // tokens before a token that its convolutions see
   const at::Tensor lengths = nn::gated_delta_sequences(mask_of_chunks(mask, batch), 2 * batch, chunk);

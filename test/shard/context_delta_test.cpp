@@ -243,6 +243,9 @@ TEST(ContextDelta, RefusesWhatNeedsWholeSequences) {
         block(x, ops::AttentionMask{.allowed = at::ones({4, 4}, at::kBool)});
       }),
       HasSubstr("allowed and bias are not supported"));
+  EXPECT_THAT(
+      problem([&](nn::GatedDeltaNet& block) { block(x.narrow(1, 0, 3)); }),
+      HasSubstr("expected two chunks of a sequence on each rank, found 3 positions"));
   EXPECT_THAT(problem([](nn::GatedDeltaNet&) {}), HasSubstr("has its own attention core"));
 }
 
