@@ -1,7 +1,5 @@
 #include "lehr/nn/gated_delta_net.h"
 
-#include <array>
-
 #include "lehr/base/error.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/attention/attention_sequences.h"
@@ -33,9 +31,9 @@ void check(const GatedDeltaNetParameters& params) {
       ops::kMostTaps,
       params.conv_kernel);
 }
+}  // namespace
 
-// The cumulative lengths of documents and padding; undefined if each row is one sequence.
-at::Tensor sequences_of(const ops::AttentionMask& mask, const at::Tensor& hidden_states, const KeyValueCache* cache) {
+at::Tensor gated_delta_sequences(const ops::AttentionMask& mask, int64_t rows, int64_t tokens) {
   require(
       mask.causal && !mask.allowed.defined() && !mask.bias.defined(),
       "gated DeltaNet: attention_mask: a state passes from each token to the next, so allowed and bias are not "
@@ -43,18 +41,13 @@ at::Tensor sequences_of(const ops::AttentionMask& mask, const at::Tensor& hidden
   if (operator_watch() != nullptr) {
     return {};
   }
-  const auto lengths = ops::cumulative_lengths_of(mask, hidden_states.size(0), hidden_states.size(1));
+  const auto lengths = ops::cumulative_lengths_of(mask, rows, tokens);
   require(
       lengths.has_value(),
       "gated DeltaNet: attention_mask: a document is in several pieces, or its ids are on a device that the host "
       "cannot read; give each document consecutive tokens, and the mask its sequence_ends");
-  require(
-      cache == nullptr || !lengths->defined(),
-      "gated DeltaNet: attention_mask: document_ids and key_padding are not supported with a cache; generate from one "
-      "sequence per row, without padding");
   return *lengths;
 }
-}  // namespace
 
 CausalConv1dImpl::CausalConv1dImpl(int64_t key_channels, int64_t value_channels, int64_t width, Init init) {
   declare_parameter("query", query, {key_channels, 1, width}, init);
@@ -76,30 +69,41 @@ GatedDeltaNetImpl::GatedDeltaNetImpl(const GatedDeltaNetParameters& params) : pa
   out_proj = register_module("out_proj", Linear(values, hidden, params.init));
 }
 
-// Queries, keys and values, (B, T, Hk or Hv, K or V), and the last tokens before their convolutions, for the next call.
-struct GatedDeltaNetImpl::Streams {
+at::Tensor GatedDeltaNetImpl::mix(
+    const GatedDeltaStreams& streams, const ops::AttentionMask& mask, KeyValueCache* cache) const {
+  const int64_t rows = streams.decay.size(0), tokens = streams.decay.size(1), before = params_.conv_kernel - 1;
+  const at::Tensor lengths = gated_delta_sequences(mask, rows, tokens);
+  require(
+      cache == nullptr || !lengths.defined(),
+      "gated DeltaNet: attention_mask: document_ids and key_padding are not supported with a cache; generate from one "
+      "sequence per row, without padding");
+  const bool continues = cache != nullptr && !cache->states().empty();
   std::array<at::Tensor, 3> heads;
-  std::vector<at::Tensor> tails;  // (B, W - 1, ...), if there is a cache
-};
-
-void GatedDeltaNetImpl::convolve(
-    Streams& streams, const at::Tensor& cumulative_lengths, const KeyValueCache* cache) const {
-  const std::array<at::Tensor, 3> weights{conv1d->query, conv1d->key, conv1d->value};
-  const int64_t before = params_.conv_kernel - 1;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    at::Tensor& x = streams.heads[i];
-    if (cache == nullptr) {
-      x = ops::causal_conv(x, weights[i], cumulative_lengths);
-      continue;
+  std::vector<at::Tensor> states;  // the last tokens before the convolutions, (B, W - 1, ...), and the state
+  for (size_t i = 0; i < heads.size(); ++i) {
+    const at::Tensor& x = streams.heads[i];
+    const at::Tensor tail = continues ? cache->states()[i] : at::Tensor();
+    heads[i] = ops::causal_conv(x, streams.weights[i], lengths, tail);
+    if (cache != nullptr) {
+      auto shape = x.sizes().vec();
+      shape[1] = before;
+      const at::Tensor longer = at::cat({continues ? tail : at::zeros(shape, x.options()), x}, 1);
+      states.push_back(longer.narrow(1, tokens, before).clone());
     }
-    const int64_t tokens = x.size(1);
-    auto shape = x.sizes().vec();
-    shape[1] = before;
-    const at::Tensor tail = cache->states().empty() ? at::zeros(shape, x.options()) : cache->states()[i];
-    const at::Tensor longer = at::cat({tail, x}, 1);
-    streams.tails.push_back(longer.narrow(1, tokens, before).clone());
-    x = ops::causal_conv(longer, weights[i]).narrow(1, before, tokens);
   }
+  const ops::GatedDelta result = ops::gated_delta_rule(
+      {.query = heads[0],
+       .key = heads[1],
+       .value = heads[2],
+       .decay = streams.decay,
+       .beta = streams.beta,
+       .initial_state = continues ? cache->states()[3] : at::Tensor(),
+       .cumulative_lengths = lengths});
+  if (cache != nullptr) {
+    states.push_back(result.final_state);
+    cache->set_states(std::move(states), tokens);
+  }
+  return result.output;
 }
 
 at::Tensor GatedDeltaNetImpl::forward(
@@ -107,7 +111,10 @@ at::Tensor GatedDeltaNetImpl::forward(
   const int64_t batch = hidden_states.size(0), tokens = hidden_states.size(1);
   const int64_t key_dim = params_.key_head_dim, value_dim = params_.value_head_dim;
   const int64_t group = params_.num_value_heads / params_.num_key_heads, group_dim = group * value_dim;
-  const at::Tensor lengths = sequences_of(mask, hidden_states, cache);
+  require(
+      cache == nullptr || !core_,
+      "gated DeltaNet: a cache holds the states of whole sequences, of which this module has a part; generate with one "
+      "rank of context_parallel");
   const at::Tensor visible =
       mask.key_padding.defined() ? hidden_states * mask.key_padding.unsqueeze(-1) : hidden_states;
   const auto by_value_head = [&](const at::Tensor& x) { return x.reshape({batch, tokens, -1, value_dim}); };
@@ -116,25 +123,16 @@ at::Tensor GatedDeltaNetImpl::forward(
                         .view({batch, tokens, -1, 2 * key_dim + 2 * group_dim})  // (B, T, Hk, ...)
                         .split_with_sizes({key_dim, key_dim, group_dim, group_dim}, -1);
   const auto ba = in_proj_ba(visible).view({batch, tokens, -1, 2 * group}).split(group, -1);
-  Streams streams{.heads = {qkvz[0].contiguous(), qkvz[1].contiguous(), by_value_head(qkvz[2])}, .tails = {}};
-  convolve(streams, lengths, cache);
-
   const auto wide = hidden_states.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor b = ba[0].reshape({batch, tokens, -1}).to(wide);  // (B, T, Hv)
   const at::Tensor a = ba[1].reshape({batch, tokens, -1}).to(wide);
-  const ops::GatedDelta result = ops::gated_delta_rule(
-      {.query = streams.heads[0],
-       .key = streams.heads[1],
-       .value = streams.heads[2],
-       .decay = -a_log.to(wide).exp() * at::softplus(a + dt_bias.to(wide)),
-       .beta = b.sigmoid(),
-       .initial_state = cache != nullptr && !cache->states().empty() ? cache->states()[3] : at::Tensor(),
-       .cumulative_lengths = lengths});
-  if (cache != nullptr) {
-    streams.tails.push_back(result.final_state);
-    cache->set_states(std::move(streams.tails), tokens);
-  }
-  const at::Tensor gated = ops::silu_mul(by_value_head(qkvz[3]), norm(result.output));  // (B, T, Hv, V)
+  const GatedDeltaStreams streams{
+      .heads = {qkvz[0].contiguous(), qkvz[1].contiguous(), by_value_head(qkvz[2])},
+      .weights = {conv1d->query, conv1d->key, conv1d->value},
+      .decay = -a_log.to(wide).exp() * at::softplus(a + dt_bias.to(wide)),
+      .beta = b.sigmoid()};
+  const at::Tensor y = core_ ? core_(streams, mask) : mix(streams, mask, cache);
+  const at::Tensor gated = ops::silu_mul(by_value_head(qkvz[3]), norm(y));  // (B, T, Hv, V)
   return out_proj(gated.reshape({batch, tokens, -1}));
 }
 

@@ -2,6 +2,9 @@
 // corrected, as Qwen3-Next has it in most layers.
 #pragma once
 
+#include <array>
+#include <functional>
+
 #include "lehr/nn/kv_cache.h"
 #include "lehr/nn/linear.h"
 #include "lehr/nn/rms_norm.h"
@@ -34,6 +37,20 @@ class CausalConv1dImpl : public Module {
 };
 LEHR_MODULE(CausalConv1d);
 
+/// What a gated DeltaNet's core mixes over tokens.
+struct GatedDeltaStreams {
+  std::array<at::Tensor, 3> heads;    ///< Queries, keys and values before their convolutions, (B, T, Hk or Hv, K or V).
+  std::array<at::Tensor, 3> weights;  ///< Those of their convolutions, (heads' channels, 1, W).
+  at::Tensor decay, beta;             ///< (B, T, Hv), as in ops::GatedDeltaInputs.
+};
+
+/// The convolutions and the gated delta rule for a sequence that is split over ranks: returns (B, T, Hv, V).
+using GatedDeltaCore = std::function<at::Tensor(const GatedDeltaStreams& streams, const ops::AttentionMask& mask)>;
+
+/// Returns the cumulative lengths of documents and padding (ops::cumulative_lengths_of); undefined if each row is one
+/// sequence. Throws a usage error for masks that are no documents or padding.
+at::Tensor gated_delta_sequences(const ops::AttentionMask& mask, int64_t rows, int64_t tokens);
+
 /// With q, k, v, z, b and a projected from the hidden states, and q, k and v passed through a causal convolution:
 ///
 ///     y = gated_delta_rule(q, k, v, decay = -exp(A_log) softplus(a + dt_bias), beta = sigmoid(b))
@@ -51,6 +68,10 @@ class GatedDeltaNetImpl : public Module {
   at::Tensor forward(
       const at::Tensor& hidden_states, const ops::AttentionMask& mask = {}, KeyValueCache* cache = nullptr);
 
+  /// Replaces the operators that mix tokens; then caches are refused.
+  void set_core(GatedDeltaCore core) { core_ = std::move(core); }
+  bool has_own_core() const { return static_cast<bool>(core_); }
+
   /// Number of heads of the whole module, even if its projections hold only some of them.
   int64_t num_key_heads() const { return params_.num_key_heads; }
 
@@ -63,10 +84,10 @@ class GatedDeltaNetImpl : public Module {
   Linear out_proj{nullptr};
 
  private:
-  struct Streams;
-  void convolve(Streams& streams, const at::Tensor& cumulative_lengths, const KeyValueCache* cache) const;
+  at::Tensor mix(const GatedDeltaStreams& streams, const ops::AttentionMask& mask, KeyValueCache* cache) const;
 
   GatedDeltaNetParameters params_;
+  GatedDeltaCore core_;
 };
 LEHR_MODULE(GatedDeltaNet);
 

@@ -4,6 +4,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/mesh/collectives.h"
+#include "lehr/shard/context_borders.h"
 #include "lehr/shard/context_chunks.h"
 
 namespace lehr::shard {
@@ -18,11 +19,7 @@ void check_context_attention(
       "context parallelism: {} queries and {} keys; key/value caches are not supported, generate with one cp rank",
       q.size(1),
       k.size(1));
-  require(
-      q.size(1) % 2 == 0,
-      "context parallelism: expected two chunks of a sequence on each rank, found {} positions; shard inputs with "
-      "take_context_part",
-      q.size(1));
+  check_two_chunks(q.size(1));
   require(!options.window || mask.causal, "attention: window: needs causal order; leave mask.causal true");
 }
 

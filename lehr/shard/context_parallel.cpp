@@ -2,9 +2,9 @@
 
 #include "lehr/base/error.h"
 #include "lehr/nn/attention.h"
-#include "lehr/nn/gated_delta_net.h"
 #include "lehr/nn/low_rank_adapter.h"
 #include "lehr/shard/context_attention.h"
+#include "lehr/shard/context_delta.h"
 
 namespace lehr::shard {
 
@@ -49,13 +49,6 @@ void parallelize_context(mesh::DistributedContext& context, torch::nn::Module& m
   if (context.size(mesh::axis::cp) == 1) {
     return;
   }
-  for (const auto& below : module.modules()) {
-    require(
-        dynamic_cast<const nn::GatedDeltaNetImpl*>(below.get()) == nullptr,
-        "parallelism.context_parallel_degree: the state of gated DeltaNet passes through the whole sequence, which is "
-        "not supported over {} ranks; expected 1",
-        context.size(mesh::axis::cp));
-  }
   const mesh::Group& group = context.group(mesh::axis::cp);
   if (method == ContextParallelMethod::ring) {
     std::vector<mesh::DistributedContext::Route> routes;
@@ -65,12 +58,12 @@ void parallelize_context(mesh::DistributedContext& context, torch::nn::Module& m
     context.connect_messages(group, routes);
   }
   const auto attend = method == ContextParallelMethod::ring ? ring_attention : all_gather_attention;
+  const auto require_plain = [](bool has_own, const torch::nn::Module& one) {
+    require(!has_own, "context parallelism: module {} has its own attention core", one.name());
+  };
   const auto replace_core = [&](torch::nn::Module& one) {
     if (auto* attention = dynamic_cast<nn::HasAttentionCore*>(&one)) {
-      require(
-          !attention->has_own_attention_core(),
-          "context parallelism: module {} has its own attention core",
-          one.name());
+      require_plain(attention->has_own_attention_core(), one);
       attention->set_attention_core(
           [&group, attend](
               const at::Tensor& q,
@@ -78,6 +71,11 @@ void parallelize_context(mesh::DistributedContext& context, torch::nn::Module& m
               const at::Tensor& v,
               const ops::AttentionMask& mask,
               const ops::AttentionOptions& options) { return attend(q, k, v, mask, options, group); });
+    } else if (auto* linear = dynamic_cast<nn::GatedDeltaNetImpl*>(&one)) {
+      require_plain(linear->has_own_core(), one);
+      linear->set_core([&group](const nn::GatedDeltaStreams& streams, const ops::AttentionMask& mask) {
+        return context_gated_delta(streams, mask, group);
+      });
     }
   };
   replace_core(module);

@@ -1,7 +1,7 @@
 // Context parallelism: the positions of a sequence are sharded over the ranks of axis cp.
 //
-// Rank r holds two chunks of each sequence (context_chunks.h). All layers but attention work on single tokens and need
-// only the right position ids; attention gets another core (context_attention.h).
+// Rank r holds two chunks of each sequence (context_chunks.h). All layers but attention and gated DeltaNet work on
+// single tokens and need only the right position ids; those two get other cores (context_attention.h, context_delta.h).
 //
 // Parameters are the same on all cp ranks, which use them on different tokens. Axis fsdp, which covers the cp ranks,
 // shards them and sums their gradients; nothing is laid out here.
@@ -27,9 +27,9 @@ enum class ContextParallelMethod {
 /// and pooling masks.
 nn::ModelInputs take_context_part(const nn::ModelInputs& inputs, const mesh::DistributedContext& context);
 
-/// Gives every attention module under `module`, itself included, an attention core over whole sequences. Throws a usage
-/// error if one has a core of its own, and for a GatedDeltaNet, whose state would have to pass from rank to rank. Does
-/// nothing with one cp rank. `context` must outlive the module.
+/// Gives every attention module and GatedDeltaNet under `module`, itself included, a core over whole sequences;
+/// `method` is that of attention. Throws a usage error if one has a core of its own. Does nothing with one cp rank.
+/// `context` must outlive the module.
 void parallelize_context(
     mesh::DistributedContext& context,
     torch::nn::Module& module,

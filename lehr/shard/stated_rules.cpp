@@ -25,7 +25,7 @@ TensorType attention(const TypeChecker& checker, const Statement& statement, Ope
 
 // Each value head has a decay and a strength of its own.
 TensorType gated_delta_rule(const TypeChecker& checker, const Statement& statement, Operands& operands) {
-  check_attention(operands);
+  check_attention(operands, checker.axes_of(statement.ranks));
   const Operand& v = *find(operands, "v");
   for (const char* name : {"decay", "beta"}) {
     const Operand& own = *find(operands, name);
@@ -190,6 +190,7 @@ StatedRule rule_for(std::string_view name) {
       {"all_gather_attention", attention},
       {"ring_attention", attention},
       {"gated_delta_rule", gated_delta_rule},
+      {"context_gated_delta", gated_delta_rule},
       {"linear_cross_entropy", linear_cross_entropy},
       {"grouped_linear", grouped_linear},
       {"permute_tokens", permute_tokens},

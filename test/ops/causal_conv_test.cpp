@@ -66,6 +66,40 @@ TEST(CausalConv, SeesNoOtherDocument) {
   EXPECT_GT(worst_error(causal_conv(x, weight).view({24, 6}), at::cat(alone)), 0.1);
 }
 
+// The first sequence of a row continues the tokens before the row, the others do not; some rows are shorter than those.
+TEST(CausalConv, ContinuesTheTokensBeforeARow) {
+  everywhere([&](at::ScalarType type, const std::string& where) {
+    for (const int64_t tokens : {1, 2, 9, 40}) {
+      for (const bool documents : {false, true}) {
+        const int last = static_cast<int>(tokens);
+        const at::Tensor lengths =
+            documents ? lengths_of({0, (last + 1) / 2, last, last, last + last / 2, 2 * last}) : at::Tensor();
+        expect_equal_to_definition(
+            where + " tokens " + std::to_string(tokens),
+            [&](const Tensors& in) -> Tensors { return {causal_conv(in[0], in[1], lengths, in[2])}; },
+            [&](const Tensors& in) -> Tensors { return {reference::causal_conv(in[0], in[1], lengths, in[2])}; },
+            {random_tensor({2, tokens, 2, 9}, type),
+             random_tensor({18, 1, 4}, type),
+             random_tensor({2, 3, 2, 9}, type)});
+      }
+    }
+  });
+}
+
+TEST(CausalConv, OfTwoPartsEqualsTheWhole) {
+  const at::Tensor weight = random_tensor({6, 1, 4}, at::kDouble);
+  const at::Tensor whole = random_tensor({2, 12, 6}, at::kDouble).requires_grad_();
+  const at::Tensor incoming = at::randn({2, 12, 6}, at::kDouble);
+  const at::Tensor expected = causal_conv(whole, weight);
+  const auto wanted = torch::autograd::grad({expected}, {whole}, {incoming})[0];
+  for (const int64_t cut : {3, 5, 11}) {
+    const at::Tensor last = causal_conv(whole.slice(1, cut), weight, {}, whole.slice(1, cut - 3, cut));
+    const at::Tensor joined = at::cat({causal_conv(whole.slice(1, 0, cut), weight), last}, 1);
+    EXPECT_LE(worst_error(joined, expected), 1e-15);
+    EXPECT_LE(worst_error(torch::autograd::grad({joined}, {whole}, {incoming})[0], wanted), 1e-15);
+  }
+}
+
 TEST(CausalConv, LeavesFrozenInputsWithoutGradient) {
   const Operator fast = [](const Tensors& in) -> Tensors { return {causal_conv(in[0], in[1])}; };
   const Operator definition = [](const Tensors& in) -> Tensors { return {reference::causal_conv(in[0], in[1])}; };
@@ -81,6 +115,11 @@ TEST(CausalConv, RefusesOtherShapes) {
   EXPECT_THAT(found({2, 3, 4}, {5, 1, 4}), testing::HasSubstr("found Float 2x3x4 and Float 5x1x4"));
   EXPECT_THAT(found({2, 3, 4}, {4, 4}), testing::HasSubstr("found Float 2x3x4 and Float 4x4"));
   EXPECT_THAT(found({2, 3, 4}, {4, 1, 17}), testing::HasSubstr("expected a width of 1 to 16, found 17"));
+  EXPECT_THAT(
+      error_of([&] {
+        causal_conv(at::ones({2, 3, 4}), at::ones({4, 1, 4}), {}, at::ones({2, 2, 4}));
+      }),
+      testing::HasSubstr("before: expected Float 2x3x4, found 2x2x4"));
 }
 
 }  // namespace

@@ -129,6 +129,56 @@ TEST(GatedDeltaRule, ContinuesFromAState) {
   }
 }
 
+TEST(GatedDeltaRule, GivesItsFinalStateAndItsGradientsAlone) {
+  for (const bool with_state : {false, true}) {
+    Tensors in = random_inputs({2, 100, 2, 4, 9, 5}, at::kDouble);
+    const at::Tensor lengths = at::tensor({0, 30, 100, 170, 200}, at::kInt);
+    for (at::Tensor& tensor : in) {
+      tensor.requires_grad_();
+    }
+    in.resize(with_state ? 6 : 5);
+    const auto inputs_with = [&](const Tensors& list) {
+      return GatedDeltaInputs{
+          list[0], list[1], list[2], list[3], list[4], with_state ? list[5] : at::Tensor(), lengths};
+    };
+    const GatedDelta whole = gated_delta_rule(inputs_with(in));
+    const at::Tensor state = gated_delta_final_state(inputs_with(in));
+    EXPECT_FALSE(state.requires_grad());
+    EXPECT_TRUE(at::equal(state, whole.final_state));
+    const Tensors incoming{at::randn_like(whole.output), at::randn_like(whole.final_state)};
+    const auto expected = torch::autograd::grad({whole.output, whole.final_state}, in, incoming);
+    const auto found = gated_delta_rule_backward(inputs_with(in), incoming[0], incoming[1]);
+    ASSERT_EQ(found.size(), 6);
+    EXPECT_EQ(found[5].defined(), with_state);
+    for (size_t k = 0; k < in.size(); ++k) {
+      EXPECT_TRUE(at::equal(found[k], expected[k])) << "gradient " << k;
+    }
+  }
+}
+
+// float16 has no kernels.
+TEST(GatedDeltaRule, WithoutKernelsHasTheGradientsOfTheDefinition) {
+  Tensors in = random_inputs({1, 20, 1, 2, 4, 3}, at::kFloat);
+  for (size_t k = 0; k < 3; ++k) {
+    in[k] = in[k].to(at::kHalf);
+  }
+  for (at::Tensor& tensor : in) {
+    tensor.requires_grad_();
+  }
+  for (const bool with_state : {false, true}) {
+    const GatedDelta whole = reference::gated_delta_rule(inputs_of(in, {}, with_state));
+    EXPECT_TRUE(at::equal(gated_delta_final_state(inputs_of(in, {}, with_state)), whole.final_state));
+    const Tensors leaves(in.begin(), in.end() - (with_state ? 0 : 1));
+    const Tensors incoming{at::randn_like(whole.output), at::randn_like(whole.final_state)};
+    const auto expected = torch::autograd::grad({whole.output, whole.final_state}, leaves, incoming);
+    const at::NoGradGuard as_in_backward;
+    const auto found = gated_delta_rule_backward(inputs_of(in, {}, with_state), incoming[0], incoming[1]);
+    for (size_t k = 0; k < leaves.size(); ++k) {
+      EXPECT_TRUE(at::equal(found[k], expected[k])) << "gradient " << k;
+    }
+  }
+}
+
 // Decays that underflow, none at all, corrections of full strength, keys that repeat, keys and queries of zero.
 TEST(GatedDeltaRule, IsFiniteAndRightAtTheLimits) {
   for (const at::ScalarType type : {at::kFloat, at::kDouble}) {

@@ -1,5 +1,6 @@
 #include "lehr/plan/measure_stage.h"
 
+#include <algorithm>
 #include <set>
 
 #include "lehr/plan/stage_costs.h"
@@ -97,7 +98,7 @@ TEST_F(MeasureStage, MemoryIsThatOfContextParallelRanks) {
     expect_memory_on_ranks(
         {{"parallelism.context_parallel_degree", "2"}, {"parallelism.context_parallel_rotate_method", method}},
         2,
-        {"qwen3"});
+        {"qwen3", "qwen3_next"});
   }
 }
 
@@ -225,6 +226,31 @@ TEST_F(MeasureStage, MessagesOfFullyShardedRanksAreTheirParameters) {
   EXPECT_EQ(gathers->group_size, 4);
   EXPECT_EQ(find(m.backward.communication, "all_gather")->bytes, 2 * (part - table));
   EXPECT_EQ(find(m.backward.communication, "reduce_scatter")->bytes, 4 * 4 * part);  // in float32, all parameters
+}
+
+// Three layers of four have gated DeltaNet, two key and four value heads of 8 x 6, with a convolution of four tokens.
+TEST_F(MeasureStage, MessagesOfGatedDeltaNetAreMapsOfStatesAndTailsOfChunks) {
+  const Planned planned(model_of(
+      "qwen3_next",
+      {{"parallelism.context_parallel_degree", "2"},
+       {"activation_checkpoint.mode", "none"},
+       {"model.args.linear_num_key_heads", "2"},
+       {"model.args.linear_num_value_heads", "4"},
+       {"model.args.linear_key_head_dim", "8"},
+       {"model.args.linear_value_head_dim", "6"}}));
+  const auto m = planned.on_meta();
+  const auto calls = [](const ActionMeasurement& action, const std::string& collective, int64_t bytes) {
+    return std::count_if(action.calls.begin(), action.calls.end(), [&](const Communication& one) {
+      return one.axes == "cp" && one.collective == collective && one.bytes == bytes;
+    });
+  };
+  const int64_t maps = 2 * 4 * 8 * (8 + 6) * 4, tails = 2 * 3 * (2 * 2 * 8 + 4 * 6) * 4;
+  const int64_t marks = 2 * (1 + 3) * 8;  // the documents of the tails, and of the first token of a chunk
+  EXPECT_EQ(calls(m.forward, "all_gather", maps), 3);
+  EXPECT_EQ(calls(m.forward, "all_gather", tails), 3);
+  EXPECT_EQ(calls(m.forward, "all_gather", marks), 3);
+  EXPECT_EQ(calls(m.backward, "all_gather", maps), 3);
+  EXPECT_EQ(calls(m.backward, "reduce_scatter", 2 * tails), 3);
 }
 
 TEST_F(MeasureStage, GradientsReducedOncePerStepAreUnshardedUntilThen) {

@@ -79,7 +79,7 @@ TEST(CheckPlan, AcceptsLlama3OnEveryMesh) {
   expect_legal<Model>(test::small<Model>(), model::parallelize_llama3);
 }
 
-TEST(CheckPlan, AcceptsQwen3NextOnEveryMeshWithoutContextParallelism) {
+TEST(CheckPlan, AcceptsQwen3NextOnEveryMesh) {
   using Model = model::Qwen3NextForCausalLM;
   auto params = test::small<Model>();
   params.model.num_hidden_layers = 4;
@@ -87,7 +87,7 @@ TEST(CheckPlan, AcceptsQwen3NextOnEveryMeshWithoutContextParallelism) {
       .linear_key_head_dim = 4, .linear_value_head_dim = 6, .linear_num_key_heads = 4, .linear_num_value_heads = 8};
   params.model.layer.moe = {
       .num_experts = 8, .num_experts_per_tok = 2, .moe_intermediate_size = 4, .shared_expert_intermediate_size = 4};
-  expect_legal<Model>(params, model::parallelize_qwen3_next, /*whole_rows=*/true);
+  expect_legal<Model>(params, model::parallelize_qwen3_next);
 }
 
 TEST(CheckPlan, AcceptsHeadsThatScoreAndEmbed) {

@@ -67,14 +67,19 @@ std::vector<Case> every_family_and_mesh() {
       cases.push_back({name, mesh});
     }
   }
-  // Documents, whose states begin anew; cp is refused.
+  // Documents, whose states begin anew, also in the chunks of cp, which states pass through.
   for (const Mesh& mesh :
        {Mesh{.dp_shard = 2, .ep = 2},
         Mesh{.dp_shard = 4},
         Mesh{.tp = 2},
         Mesh{.tp = 4, .ep = 4},
         Mesh{.dp_replicate = 2, .tp = 2, .ep = 2},
-        Mesh{.dp_shard = 2, .tp = 2, .ep = 4}}) {
+        Mesh{.dp_shard = 2, .tp = 2, .ep = 4},
+        Mesh{.cp = 2},
+        Mesh{.cp = 4, .ep = 2},
+        Mesh{.cp = 2, .tp = 2},
+        Mesh{.dp_replicate = 2, .cp = 2, .ep = 2},
+        Mesh{.dp_shard = 2, .cp = 2, .tp = 2, .ep = 4}}) {
     cases.push_back({"qwen3_next", mesh});
   }
   return cases;
@@ -352,6 +357,32 @@ void expect_law(const std::vector<Kind>& list) {
   }
 }
 
+// Ways to recompute, one document per sequence, and adapters beside frozen convolutions and decays.
+TEST(GatedDeltaNet, OfEveryKindOfRunEqualsOneDeviceWithContextParallelism) {
+  const Folder of_base;
+  const auto base = tiny_run(of_base.path(), family("qwen3_next"));
+  testing::train(base);
+  const auto with = [](const Overrides& more) {
+    Overrides overrides = family("qwen3_next");
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return overrides;
+  };
+  expect_law(
+      {{"nothing recomputed", with({{"activation_checkpoint.mode", "none"}}), {{.cp = 2}}},
+       {"matmuls recomputed",
+        with({{"activation_checkpoint.mode", "selective"}, {"activation_checkpoint.selective_ac_option", "\"op\""}}),
+        {{.cp = 2, .tp = 2}}},
+       {"one document", with({{"data.datasets.0.split_documents", "\"\""}}), {{.cp = 4}}},
+       {"adapters",
+        with(
+            {{"checkpoint.initial_load_path", quoted(testing::checkpoint(base, kSteps))},
+             {"peft.method", "lora"},
+             {"peft.r", "4"},
+             {"peft.target_pattern", "'.*(out_proj|in_proj_ba)'"}}),
+        {{.dp_shard = 2, .cp = 2}},
+        "adapter_model"}});
+}
+
 TEST(EveryKindOfRun, EqualsOneDevice) {
   const Folder of_base;
   const auto base = tiny_run(of_base.path(), family("qwen3"));
@@ -479,9 +510,6 @@ TEST(IllegalMeshes, AreRefusedByName) {
       {{.cp = 2},
        {{"training.task", "classification"}},
        "parallelism.context_parallel_degree: a classifier reads one position of a whole sequence"},
-      {{.cp = 2},
-       {{"model.name", "qwen3_next"}, {model + "head_dim", "8"}},
-       "parallelism.context_parallel_degree: the state of gated DeltaNet passes through the whole sequence"},
       {{.tp = 8},
        {{"model.name", "qwen3_next"}, {model + "head_dim", "8"}},
        "linear_num_key_heads: 4 cannot be split evenly over parallelism.tensor_parallel_degree = 8"},

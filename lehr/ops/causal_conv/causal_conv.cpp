@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -26,22 +27,25 @@ at::Tensor rows_of(const at::Tensor& weight) {
 }
 
 template <class T>
-ConvCall<T> call_of(const at::Tensor& x, const at::Tensor& rows, const at::Tensor& earlier) {
+ConvCall<T> call_of(const at::Tensor& x, const at::Tensor& rows, const at::Tensor& earlier, const at::Tensor& before) {
   return {
       .x = elements<T>(x),
+      .before = elements<T>(before),
       .weight = elements<Wide<T>>(rows),
       .earlier = elements<int32_t>(earlier),
       .tokens = x.size(0) * x.size(1),
+      .row_tokens = x.size(1),
       .channels = rows.size(1),
       .width = rows.size(0)};
 }
 
-at::Tensor forward_of(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& earlier) {
+at::Tensor forward_of(
+    const at::Tensor& x, const at::Tensor& weight, const at::Tensor& earlier, const at::Tensor& before) {
   const at::Tensor y = at::empty_like(x), rows = rows_of(weight);
   report_pointwise({x, y});
   cpu::run<ConvKernels>(x, [&](auto element, const auto& kernels) {
     using T = decltype(element);
-    const auto call = call_of<T>(x, rows, earlier);
+    const auto call = call_of<T>(x, rows, earlier, before);
     cpu::run_kernel(x, 0, call.tokens, cpu::grain_for(call.channels), [&](int64_t first, int64_t last) {
       kernels.forward(call, elements<T>(y), first, last);
     });
@@ -49,19 +53,23 @@ at::Tensor forward_of(const at::Tensor& x, const at::Tensor& weight, const at::T
   return y;
 }
 
-std::tuple<at::Tensor, at::Tensor> backward_of(
+// Returns the gradients of x, the weight and the tokens before the rows; undefined if there are none, as those are.
+variable_list backward_of(
     const at::Tensor& dy,
     const at::Tensor& x,
     const at::Tensor& weight,
     const at::Tensor& earlier,
+    const at::Tensor& before,
     cpu::GradMask want) {
   const at::Tensor dx = want.x ? at::empty_like(x) : at::Tensor();
   const at::Tensor rows = rows_of(weight);
   const at::Tensor drows = want.weight ? at::empty_like(rows) : at::Tensor();
+  const at::Tensor dbefore =  // in the wide type: tokens add to it
+      before.defined() ? at::zeros(before.sizes(), rows.options()) : at::Tensor();
   report_pointwise({dy, x, dx});
   cpu::run<ConvKernels>(x, [&](auto element, const auto& kernels) {
     using T = decltype(element);
-    const auto call = call_of<T>(x, rows, earlier);
+    const auto call = call_of<T>(x, rows, earlier, before);
     const int64_t blocks = (call.channels + kConvBlock - 1) / kConvBlock;
     cpu::run_kernel(x, 0, blocks, 1, [&](int64_t first, int64_t last) {
       for (int64_t block = first; block < last; ++block) {
@@ -70,43 +78,53 @@ std::tuple<at::Tensor, at::Tensor> backward_of(
             call,
             elements<T>(dy),
             elements<T>(dx),
+            elements<Wide<T>>(dbefore),
             elements<Wide<T>>(drows),
             begin,
             std::min(begin + kConvBlock, call.channels));
       }
     });
   });
-  return {dx, want.weight ? drows.t().to(weight.scalar_type()).contiguous().view(weight.sizes()) : at::Tensor()};
+  return {
+      dx,
+      want.weight ? drows.t().to(weight.scalar_type()).contiguous().view(weight.sizes()) : at::Tensor(),
+      before.defined() ? dbefore.to(x.scalar_type()) : at::Tensor()};
 }
 
 struct CausalConvFunction : torch::autograd::Function<CausalConvFunction> {
   static at::Tensor forward(
-      AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& earlier) {
-    ctx->save_for_backward({x, weight, earlier});
-    return forward_of(x, weight, earlier);
+      AutogradContext* ctx,
+      const at::Tensor& x,
+      const at::Tensor& weight,
+      const at::Tensor& earlier,
+      const std::optional<at::Tensor>& before) {
+    ctx->save_for_backward({x, weight, earlier, before.value_or(at::Tensor())});
+    return forward_of(x, weight, earlier, before.value_or(at::Tensor()));
   }
 
   static at::Tensor recompute(AutogradContext* ctx) {
     const OperatorScope scope(OperatorKind::attention, "lehr::causal_conv_again");
     const auto saved = ctx->get_saved_variables();
-    return forward_of(saved[0], saved[1], saved[2]);
+    return forward_of(saved[0], saved[1], saved[2], saved[3]);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const OperatorScope scope(OperatorKind::attention, "lehr::causal_conv_backward");
     refuse_double_backward("causal_conv");
     const auto saved = ctx->get_saved_variables();
-    auto [dx, dweight] = backward_of(
+    const auto found = backward_of(
         grads[0].contiguous(),
         saved[0],
         saved[1],
         saved[2],
+        saved[3],
         {.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)});
-    return {dx, dweight, at::Tensor()};
+    return {found[0], found[1], at::Tensor(), found[2]};
   }
 };
 
-void check(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumulative_lengths) {
+void check(
+    const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumulative_lengths, const at::Tensor& before) {
   int64_t channels = 1;
   for (int64_t dim = 2; dim < x.dim(); ++dim) {
     channels *= x.size(dim);
@@ -128,14 +146,26 @@ void check(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumu
       !cumulative_lengths.defined() ||
           (cumulative_lengths.device() == x.device() && cumulative_lengths.scalar_type() == at::kInt),
       "causal_conv: cumulative_lengths: expected int32 on the device of x, found another tensor");
+  auto tail = x.sizes().vec();
+  tail[1] = weight.size(2) - 1;
+  require(
+      !before.defined() || (before.sizes() == tail && before.scalar_type() == x.scalar_type()),
+      "causal_conv: before: expected {} {}, found {}",
+      c10::toString(x.scalar_type()),
+      fmt::join(tail, "x"),
+      before.defined() ? shape_of(before) : "");
 }
-// Returns the number of tokens before each token in its sequence, at most width - 1: (B, T) int32.
-at::Tensor earlier_taps(const at::Tensor& cumulative_lengths, int64_t rows, int64_t tokens, int64_t width) {
+
+// Returns the number of tokens that each token sees before itself in its sequence, at most width - 1: (B, T) int32. The
+// first sequence of a row continues the `before` tokens before the row.
+at::Tensor earlier_taps(
+    const at::Tensor& cumulative_lengths, int64_t rows, int64_t tokens, int64_t width, int64_t before) {
   at::Tensor earlier = at::empty({rows, tokens}, at::kInt);
   auto* const taps = earlier.data_ptr<int32_t>();
   const auto fill = [&](int64_t begin, int64_t end) {
+    const int64_t more = begin % tokens == 0 ? before : 0;
     for (int64_t token = begin; token < end; ++token) {
-      taps[token] = static_cast<int32_t>(std::min(token - begin, width - 1));
+      taps[token] = static_cast<int32_t>(std::min(token - begin + more, width - 1));
     }
   };
   if (!cumulative_lengths.defined()) {
@@ -152,19 +182,22 @@ at::Tensor earlier_taps(const at::Tensor& cumulative_lengths, int64_t rows, int6
 }
 }  // namespace
 
-at::Tensor causal_conv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumulative_lengths) {
+at::Tensor causal_conv(
+    const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumulative_lengths, const at::Tensor& before) {
   const OperatorScope scope(OperatorKind::attention, "lehr::causal_conv");
-  check(x, weight, cumulative_lengths);
+  check(x, weight, cumulative_lengths, before);
   if (!cpu::supports(x)) {
-    return reference::causal_conv(x, weight, cumulative_lengths);
+    return reference::causal_conv(x, weight, cumulative_lengths, before);
   }
+  const int64_t width = weight.size(2), known = before.defined() ? width - 1 : 0;
   const at::Tensor earlier = x.is_meta() ? at::empty({x.size(0), x.size(1)}, x.options().dtype(at::kInt))
-                                         : earlier_taps(cumulative_lengths, x.size(0), x.size(1), weight.size(2));
-  if (will_differentiate(x, weight)) {
+                                         : earlier_taps(cumulative_lengths, x.size(0), x.size(1), width, known);
+  const std::optional<at::Tensor> tail = known > 0 ? std::optional(before.contiguous()) : std::nullopt;
+  if (will_differentiate(x, weight) || (tail && will_differentiate(*tail))) {
     return recomputable<CausalConvFunction>(
-        CausalConvFunction::apply(x.contiguous(), weight.contiguous(), earlier), CausalConvFunction::recompute);
+        CausalConvFunction::apply(x.contiguous(), weight.contiguous(), earlier, tail), CausalConvFunction::recompute);
   }
-  return forward_of(x.contiguous(), weight.contiguous(), earlier);
+  return forward_of(x.contiguous(), weight.contiguous(), earlier, tail.value_or(at::Tensor()));
 }
 
 }  // namespace lehr::ops

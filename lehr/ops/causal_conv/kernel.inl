@@ -7,14 +7,37 @@
 namespace lehr::ops::LEHR_ARCH {
 namespace {
 
+constexpr int64_t kConvMost = 16;
+
+// The tokens that a token sees: itself, the one before it, and so on. The first `inside` of them are in x.
+template <class T>
+struct ConvTaps {
+  const T* x[kConvMost];
+  int64_t inside;
+  int64_t before;  // the offset in `before` of the tap that follows those
+
+  ConvTaps(const ConvCall<T>& call, int64_t token) {
+    const int64_t row = token / call.row_tokens, count = call.earlier[token] + 1;
+    inside = token - row * call.row_tokens + 1;
+    inside = inside < count ? inside : count;
+    before = ((row + 1) * (call.width - 1) - 1) * call.channels;
+    for (int64_t j = 0; j < inside; ++j) {
+      x[j] = call.x + (token - j) * call.channels;
+    }
+    for (int64_t j = inside; j < count; ++j) {
+      x[j] = call.before + before - (j - inside) * call.channels;
+    }
+  }
+};
+
 // Returns the sum over a token's taps, for `count` channels from `channel` on.
 template <class T, class Count>
-LEHR_INLINE Vec<T> conv_sum(const ConvCall<T>& call, int64_t token, int64_t channel, Count count) {
+LEHR_INLINE Vec<T> conv_sum(
+    const ConvCall<T>& call, const ConvTaps<T>& taps, int64_t token, int64_t channel, Count count) {
   const Wide<T>* weight = call.weight + (call.width - 1) * call.channels + channel;
-  const T* x = call.x + token * call.channels + channel;
-  Vec<T> sum = load(weight, count) * load(x, count);
+  Vec<T> sum = load(weight, count) * load(taps.x[0] + channel, count);
   for (int64_t j = 1; j <= call.earlier[token]; ++j) {
-    sum += load(weight - j * call.channels, count) * load(x - j * call.channels, count);
+    sum += load(weight - j * call.channels, count) * load(taps.x[j] + channel, count);
   }
   return sum;
 }
@@ -22,9 +45,10 @@ LEHR_INLINE Vec<T> conv_sum(const ConvCall<T>& call, int64_t token, int64_t chan
 template <class T>
 void conv_forward(const ConvCall<T>& call, T* y, int64_t first, int64_t last) {
   for (int64_t token = first; token < last; ++token) {
+    const ConvTaps<T> taps(call, token);
     for_each_vector<T>(
         call.channels, [&](int64_t i, auto count) __attribute__((always_inline)) {
-          const Vec<T> sum = conv_sum(call, token, i, count);
+          const Vec<T> sum = conv_sum(call, taps, token, i, count);
           store(y + token * call.channels + i, sum / (exponential(-sum) + 1), count);
         });
   }
@@ -32,10 +56,10 @@ void conv_forward(const ConvCall<T>& call, T* y, int64_t first, int64_t last) {
 
 // A ring of the last `width` rows of dx: a row is complete when the last token that sees it was added.
 template <class T>
-void conv_backward(const ConvCall<T>& call, const T* dy, T* dx, Wide<T>* dweight, int64_t first, int64_t last) {
+void conv_backward(
+    const ConvCall<T>& call, const T* dy, T* dx, Wide<T>* dbefore, Wide<T>* dweight, int64_t first, int64_t last) {
   using W = Wide<T>;
-  constexpr int64_t kMost = 16;
-  alignas(64) W ring[kMost * kConvBlock];
+  alignas(64) W ring[kConvMost * kConvBlock];
   const int64_t width = call.width, channels = call.channels, own = last - first;
   const auto row = [&](int64_t token) { return ring + token % width * kConvBlock; };
   const auto write_row = [&](int64_t token) {
@@ -53,21 +77,23 @@ void conv_backward(const ConvCall<T>& call, const T* dy, T* dx, Wide<T>* dweight
     if (dx != nullptr && token >= width) {
       write_row(token - width);
     }
+    const ConvTaps<T> taps(call, token);
     for_each_vector<T>(
         own, [&](int64_t i, auto count) __attribute__((always_inline)) {
           const int64_t channel = first + i;
-          const Vec<T> sum = conv_sum(call, token, channel, count);
+          const Vec<T> sum = conv_sum(call, taps, token, channel, count);
           const Vec<T> sigmoid = 1 / (exponential(-sum) + 1);
           const Vec<T> dsum = load(dy + token * channels + channel, count) * sigmoid * (1 + sum * (1 - sigmoid));
           for (int64_t j = 0; j <= call.earlier[token]; ++j) {
             const int64_t tap = (width - 1 - j) * channels + channel;
-            if (dx != nullptr) {
-              W* before = row(token - j) + i;
+            const bool inside = j < taps.inside;
+            if (inside ? dx != nullptr : dbefore != nullptr) {
+              W* before = inside ? row(token - j) + i : dbefore + taps.before - (j - taps.inside) * channels + channel;
               const Vec<T> part = load(call.weight + tap, count) * dsum;
               store(before, j == 0 ? part : load(before, count) + part, count);
             }
             if (dweight != nullptr) {
-              const Vec<T> part = load(call.x + (token - j) * channels + channel, count) * dsum;
+              const Vec<T> part = load(taps.x[j] + channel, count) * dsum;
               store(dweight + tap, load(dweight + tap, count) + part, count);
             }
           }

@@ -14,21 +14,29 @@ at::Tensor tokens_before(const at::Tensor& cumulative_lengths, int64_t count) {
 }
 }  // namespace
 
-at::Tensor causal_conv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumulative_lengths) {
-  const int64_t rows = x.size(0), tokens = x.size(1), width = weight.size(2);
+at::Tensor causal_conv(
+    const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumulative_lengths, const at::Tensor& before) {
+  const int64_t rows = x.size(0), tokens = x.size(1), width = weight.size(2), most = width - 1;
   const auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor flat = x.flatten(2).to(wide);          // (B, T, D)
   const at::Tensor taps = weight.to(wide).flatten(0, 1);  // (D, W)
-  at::Tensor sum = flat * taps.select(1, width - 1);
-  const at::Tensor earlier = cumulative_lengths.defined()
-                                 ? tokens_before(cumulative_lengths, rows * tokens).view({rows, tokens})
-                                 : at::Tensor();  // (B, T)
-  for (int64_t j = 1; j < std::min(width, tokens); ++j) {
-    at::Tensor before = flat.narrow(1, 0, tokens - j) * taps.select(1, width - 1 - j);
+  at::Tensor sum = flat * taps.select(1, most);
+  at::Tensor earlier;  // (B, T)
+  if (cumulative_lengths.defined()) {
+    earlier = tokens_before(cumulative_lengths, rows * tokens).view({rows, tokens});
+    const at::Tensor of_first = earlier == at::arange(tokens, earlier.options());
+    earlier = before.defined() ? at::where(of_first, earlier + most, earlier) : earlier;
+  }
+  const at::Tensor longer =  // (B, W - 1 + T, D)
+      before.defined() ? at::cat({before.flatten(2).to(wide), flat}, 1) : flat;
+  const int64_t more = longer.size(1) - tokens;
+  for (int64_t j = 1; j < std::min(width, more + tokens); ++j) {
+    const int64_t missing = std::max<int64_t>(0, j - more), count = tokens - missing;
+    at::Tensor tap = longer.narrow(1, more + missing - j, count) * taps.select(1, most - j);
     if (earlier.defined()) {
-      before = before * (earlier.narrow(1, j, tokens - j) >= j).unsqueeze(-1);
+      tap = tap * (earlier.narrow(1, missing, count) >= j).unsqueeze(-1);
     }
-    sum = sum + at::cat({at::zeros_like(flat.narrow(1, 0, j)), before}, 1);
+    sum = sum + (missing > 0 ? at::cat({at::zeros_like(flat.narrow(1, 0, missing)), tap}, 1) : tap);
   }
   return at::silu(sum).to(x.scalar_type()).view(x.sizes());
 }

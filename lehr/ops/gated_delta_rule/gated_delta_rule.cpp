@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <vector>
@@ -74,12 +75,13 @@ DeltaCall<T> call_of(const GatedDeltaInputs& in, const Chunks& chunks) {
       .value_size = in.value.size(3)};
 }
 
-// The matmuls of forward: three with the state, and the triangles of a chunk.
-double flops_of(const GatedDeltaInputs& in) {
+// The matmuls of forward: three with the state, and the triangles of a chunk, of which outputs are one and one.
+double flops_of(const GatedDeltaInputs& in, bool with_output = true) {
   const auto tokens = static_cast<double>(in.query.size(0) * in.query.size(1));
   const auto size = static_cast<double>(in.query.size(3)), value_size = static_cast<double>(in.value.size(3));
   const auto key_heads = static_cast<double>(in.query.size(2)), value_heads = static_cast<double>(in.value.size(2));
-  return 2 * tokens * (value_heads * value_size * (3 * size + kDeltaChunk) + key_heads * size * kDeltaChunk);
+  const double with_states = with_output ? 3 * size + kDeltaChunk : 2 * size + kDeltaChunk / 2;
+  return 2 * tokens * (value_heads * value_size * with_states + key_heads * size * kDeltaChunk);
 }
 
 template <class Body>
@@ -92,12 +94,12 @@ void run_jobs(const GatedDeltaInputs& in, size_t scratch_bytes, const Body& body
   });
 }
 
-GatedDelta forward_of(const GatedDeltaInputs& in) {
+GatedDelta forward_of(const GatedDeltaInputs& in, bool with_output = true) {
   GatedDelta result{
-      .output = at::empty_like(in.value),
+      .output = with_output ? at::empty_like(in.value) : at::Tensor(),
       .final_state =
           at::empty({in.query.size(0), in.value.size(2), in.query.size(3), in.value.size(3)}, in.decay.options())};
-  report_attention(flops_of(in));
+  report_attention(flops_of(in, with_output));
   report_moved({in.query, in.key, in.value, in.decay, in.beta, result.output});
   const Chunks chunks = chunks_of(in.cumulative_lengths, in.query.size(0), in.query.size(1));
   cpu::run<DeltaKernels>(in.query, [&](auto element, const auto& kernels) {
@@ -228,6 +230,22 @@ void check(const GatedDeltaInputs& in) {
       "gated_delta_rule: cumulative_lengths: expected int32 on the device of query, found another tensor");
 }
 
+bool has_kernels(const GatedDeltaInputs& in) {
+  return cpu::supports(in.query) && in.query.numel() > 0;
+}
+
+GatedDeltaInputs contiguous(const GatedDeltaInputs& in) {
+  const auto packed = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.contiguous() : tensor; };
+  return {
+      packed(in.query),
+      packed(in.key),
+      packed(in.value),
+      packed(in.decay),
+      packed(in.beta),
+      packed(in.initial_state),
+      in.cumulative_lengths};
+}
+
 std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;  // autograd takes no undefined tensor as an argument
 }
@@ -246,18 +264,10 @@ GatedDelta gated_delta_rule(const GatedDeltaInputs& in) {
   }
   const OperatorScope scope(OperatorKind::attention, "lehr::gated_delta_rule");
   check(in);
-  if (!cpu::supports(in.query) || in.query.numel() == 0) {
+  if (!has_kernels(in)) {
     return reference::gated_delta_rule(in);
   }
-  const auto packed = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.contiguous() : tensor; };
-  const GatedDeltaInputs inputs{
-      packed(in.query),
-      packed(in.key),
-      packed(in.value),
-      packed(in.decay),
-      packed(in.beta),
-      packed(in.initial_state),
-      in.cumulative_lengths};
+  const GatedDeltaInputs inputs = contiguous(in);
   if (!will_differentiate(in.query, in.key, in.value, in.decay, in.beta, in.initial_state)) {
     return forward_of(inputs);
   }
@@ -270,6 +280,44 @@ GatedDelta gated_delta_rule(const GatedDeltaInputs& in) {
       if_defined(inputs.initial_state),
       if_defined(inputs.cumulative_lengths));
   return {.output = results[0], .final_state = results[1]};
+}
+
+at::Tensor gated_delta_final_state(const GatedDeltaInputs& in) {
+  const OperatorScope scope(OperatorKind::attention, "lehr::gated_delta_final_state");
+  const at::NoGradGuard no_grad;
+  check(in);
+  return has_kernels(in) ? forward_of(contiguous(in), /*with_output=*/false).final_state
+                         : reference::gated_delta_rule(in).final_state;
+}
+
+std::vector<at::Tensor> gated_delta_rule_backward(
+    const GatedDeltaInputs& in, const at::Tensor& doutput, const at::Tensor& dfinal_state) {
+  check(in);
+  if (has_kernels(in)) {
+    return backward_of(
+        contiguous(in), doutput.contiguous(), dfinal_state.defined() ? dfinal_state.contiguous() : dfinal_state);
+  }
+  const at::AutoGradMode differentiates(true);
+  const auto leaf = [](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.detach().requires_grad_() : tensor;
+  };
+  const GatedDeltaInputs own{
+      leaf(in.query),
+      leaf(in.key),
+      leaf(in.value),
+      leaf(in.decay),
+      leaf(in.beta),
+      leaf(in.initial_state),
+      in.cumulative_lengths};
+  const GatedDelta result = reference::gated_delta_rule(own);
+  variable_list leaves{own.query, own.key, own.value, own.decay, own.beta};
+  if (own.initial_state.defined()) {
+    leaves.push_back(own.initial_state);
+  }
+  const auto incoming = dfinal_state.defined() ? dfinal_state : at::zeros_like(result.final_state);
+  auto gradients = torch::autograd::grad({result.output, result.final_state}, leaves, {doutput, incoming});
+  gradients.resize(6);
+  return gradients;
 }
 
 }  // namespace lehr::ops

@@ -2,6 +2,8 @@
 // et al., Gated Delta Networks, https://arxiv.org/abs/2412.06464).
 #pragma once
 
+#include <vector>
+
 #include "lehr/base/torch.h"
 
 namespace lehr::ops {
@@ -39,6 +41,14 @@ struct GatedDelta {
 /// T. Backward saves the inputs and recomputes the states; it is not differentiable, and throws a usage error under
 /// create_graph. On other devices the definition runs, token by token. Throws a usage error for other shapes and types.
 GatedDelta gated_delta_rule(const GatedDeltaInputs& inputs);
+
+/// Returns the final state alone, without a graph, for about half the work.
+at::Tensor gated_delta_final_state(const GatedDeltaInputs& inputs);
+
+/// Backward, for autograd functions that call the rule: returns the gradients of the fields of `inputs`, in order, up
+/// to initial_state, whose gradient is undefined if it is. `dfinal_state` may be undefined: zero.
+std::vector<at::Tensor> gated_delta_rule_backward(
+    const GatedDeltaInputs& inputs, const at::Tensor& doutput, const at::Tensor& dfinal_state);
 
 namespace reference {
 /// The recurrence above, in the type of `decay`. Autograd differentiates it.

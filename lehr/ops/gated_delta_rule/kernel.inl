@@ -7,6 +7,30 @@
 namespace lehr::ops::LEHR_ARCH {
 namespace {
 
+// Computes the outputs of a chunk, (rows, padded_value), in values.held.
+template <class T>
+void read_output(
+    const DeltaCall<T>& call, const DeltaKeys<Wide<T>>& keys, const Wide<T>* state, DeltaValues<Wide<T>>& values) {
+  const int64_t width = call.padded_value();
+  Wide<T>* const out = values.held;
+  read_state(call, keys.rows, keys.query, state, out);
+  scale_rows(values.from_begin, keys.rows, width, out);
+  delta_product<Wide<T>>(
+      {.a = values.mix,
+       .a_row = kDeltaChunk,
+       .a_column = 1,
+       .b = values.correction,
+       .b_stride = width,
+       .c = out,
+       .c_stride = width,
+       .rows = keys.rows,
+       .columns = width,
+       .depth = keys.rows,
+       .part = DeltaPart::lower,
+       .keep = 1,
+       .from = out});
+}
+
 template <class T>
 void delta_forward(const DeltaCall<T>& call, T* output, Wide<T>* final, Wide<T>* memory, int64_t index) {
   using A = Wide<T>;
@@ -25,24 +49,10 @@ void delta_forward(const DeltaCall<T>& call, T* output, Wide<T>* final, Wide<T>*
         load_state(call, initial_state(call, row, head, chunk), state);
       }
       correct(call, chunk, row, head, keys, state, values);
-      A* const out = values.held;  // (rows, padded_value)
-      read_state(call, keys.rows, keys.query, state, out);
-      scale_rows(values.from_begin, keys.rows, width, out);
-      delta_product<A>(
-          {.a = values.mix,
-           .a_row = kDeltaChunk,
-           .a_column = 1,
-           .b = values.correction,
-           .b_stride = width,
-           .c = out,
-           .c_stride = width,
-           .rows = keys.rows,
-           .columns = width,
-           .depth = keys.rows,
-           .part = DeltaPart::lower,
-           .keep = 1,
-           .from = out});
-      store_values(call, chunk, row, head, out, output);
+      if (output != nullptr) {
+        read_output(call, keys, state, values);
+        store_values(call, chunk, row, head, values.held, output);
+      }
       advance(call, keys, values, values.held, state, state);
     }
   }

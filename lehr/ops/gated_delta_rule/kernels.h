@@ -68,7 +68,7 @@ constexpr int64_t delta_backward_scratch(const DeltaCall<T>& call, int64_t chunk
 /// Job `index` is key head index % key_heads of row index / key_heads, with its value heads.
 template <class T>
 struct DeltaKernels {
-  /// `final` (batch, value_heads, size, value_size) may be null.
+  /// `output` may be null, and `final` (batch, value_heads, size, value_size).
   void (*forward)(const DeltaCall<T>& call, T* output, Wide<T>* final, Wide<T>* scratch, int64_t index);
   void (*backward)(const DeltaBackwardCall<T>& call, Wide<T>* scratch, int64_t index);
 };

@@ -1,0 +1,21 @@
+// Gated DeltaNet under context parallelism, as context_parallel.h defines it: the states that enter chunks.
+//
+// A chunk maps the state S before it to A S + B, with A (K, K) and B (K, V) per value head; A is zero if a document
+// begins within the chunk. Each rank computes the maps of its two chunks; one all-gather of all maps, and their
+// composition in order of positions, gives each chunk the state before it. Only then does the gated delta rule run,
+// from this state. Backward composes in reverse order: the gradient of the state after a chunk is that of the state
+// before the next one, and passes a chunk by A^T. Another all-gather has the last W - 1 tokens of all chunks, which the
+// convolutions of the following chunks see.
+#pragma once
+
+#include "lehr/mesh/group.h"
+#include "lehr/nn/gated_delta_net.h"
+
+namespace lehr::shard {
+
+/// The core of a GatedDeltaNet for this rank's positions (streams, document_ids and key_padding alike). All ranks of
+/// the group must call, with the same shapes. Throws a usage error for masks that are no documents or padding.
+at::Tensor context_gated_delta(
+    const nn::GatedDeltaStreams& streams, const ops::AttentionMask& mask, const mesh::Group& group);
+
+}  // namespace lehr::shard
