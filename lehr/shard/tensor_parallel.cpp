@@ -242,15 +242,22 @@ void row_parallel(nn::LinearImpl& linear, DistributedContext& context) {
 }
 
 void on_parts(nn::Module& module, DistributedContext& context) {
-  if (!is_one(context)) {
-    const auto* linear = dynamic_cast<const nn::LinearImpl*>(&module);
+  if (is_one(context)) {
+    return;
+  }
+  const auto require_no_masks = [](const torch::nn::Module& one) {
+    const auto* linear = dynamic_cast<const nn::LinearImpl*>(&one);
     const auto* low_rank = linear != nullptr ? low_rank_adapter(*linear) : nullptr;
     require(
         low_rank == nullptr || !low_rank->drops(),
         "peft.dropout: masks depend on a token's position, and with parallelism.tensor_parallel_degree above 1 a "
         "projection of this model sees a part of the positions; set one of the two back");
-    lay_out_all(module, Placement::replicate(), context);
+  };
+  require_no_masks(module);
+  for (const auto& below : module.modules(/*include_self=*/false)) {
+    require_no_masks(*below);  // the layer of a linear sub-block
   }
+  lay_out_all(module, Placement::replicate(), context);
 }
 
 void on_whole_sequences(nn::Module& module, DistributedContext& context) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "lehr/nn/activation_checkpoint.h"
+#include "lehr/nn/linear_subblock.h"
 #include "lehr/nn/low_rank_adapter.h"
 #include "lehr/ops/linear/linear.h"
 #include "test/shard/one_device.h"
@@ -314,15 +315,28 @@ TEST(TensorParallel, RefusesAdaptersWhoseShardingIsNotKnown) {
     nn::materialize(*block, at::kCPU, at::kDouble);
   };
   EXPECT_THAT(problem(none, late), HasSubstr("after tensor parallelism was applied"));
+  const auto drop_in = [](nn::LinearImpl& linear) {
+    linear.set_adapter("a", std::make_shared<LowRank>(kHidden, kHidden, /*drops=*/true));
+  };
+  const auto masked = HasSubstr("peft.dropout: masks depend on a token's position");
   EXPECT_THAT(
       test::problem_on(
           mesh,
-          [](DistributedContext& context) {
+          [&](DistributedContext& context) {
             nn::Linear linear(kHidden, kHidden);
-            linear->set_adapter("a", std::make_shared<LowRank>(kHidden, kHidden, /*drops=*/true));
+            drop_in(*linear);
             on_parts(*linear, context);
           }),
-      HasSubstr("peft.dropout: masks depend on a token's position"));
+      masked);
+  EXPECT_THAT(
+      test::problem_on(
+          mesh,
+          [&](DistributedContext& context) {
+            nn::LinearSubblock block("linear_mlp", kHidden, nn::Init::zeros());
+            drop_in(dynamic_cast<nn::LinearImpl&>(*block->named_children()["linear_mlp"]));
+            on_parts(*block, context);
+          }),
+      masked);
 }
 
 }  // namespace
