@@ -8,6 +8,7 @@
 #include "lehr/emulate/emulate.h"
 #include "lehr/plan/calibrate_run.h"
 #include "lehr/plan/report.h"
+#include "lehr/plan/resolved_run.h"
 #include "lehr/plan/search.h"
 #include "lehr/train/train_spec.h"
 
@@ -155,6 +156,9 @@ int plan(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
   }
   const auto of_machine = take(arguments.overrides, "machine.");
   const auto of_peer = take(arguments.overrides, "peer.");
+  require(
+      !options.emulate || !options.calibrate,
+      "lehr plan --emulate: emulates a plan, and --calibrate makes none; leave one of them out");
   if (options.calibrate && arguments.positionals.empty()) {
     print_machine(plan::calibrate_cpu(this_cpu(of_machine)));
     return 0;
@@ -188,14 +192,16 @@ int plan(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
   if (options.search) {
     return search(sources, config, specs, machine, options);
   }
+  const plan::PeerDesign peer = peer_design(options.peer, of_peer);
   const plan::Plan made = with_places(sources, [&] {
+    if (options.emulate) {  // before the plan is printed and written
+      emulate::check_emulation(plan::resolve(config, specs.at(config.model), options.devices), machine, peer);
+    }
     return plan::make_plan(
         config,
         specs.at(config.model),
         machine,
-        {.devices = options.devices,
-         .compare_schedules = options.schedules,
-         .peer = peer_design(options.peer, of_peer)});
+        {.devices = options.devices, .compare_schedules = options.schedules, .peer = peer});
   });
   std::fputs(plan::report_text(made).c_str(), stdout);
   if (!options.output.empty()) {

@@ -11,28 +11,26 @@
 
 namespace lehr::emulate {
 
-namespace {
-void check(const plan::Plan& plan) {
-  const int64_t world = plan.run.mesh.world_size();
+void check_emulation(const plan::ResolvedRun& run, const plan::Machine& machine, const plan::PeerDesign& peer) {
+  const int64_t world = run.mesh.world_size();
   require(
       world <= kMostRanks,
       "emulation: expected at most {} ranks, found {}; emulate a smaller mesh, for instance with fewer data ranks and "
       "the same micro-batches on each",
       kMostRanks,
       world);
-  require(plan.peer == plan::PeerDesign{}, "emulation: another system's design (--peer) has no program to run");
+  require(peer == plan::PeerDesign{}, "emulation: another system's design (--peer) has no program to run");
   require(
-      plan.run.config.optimizer.name != optim::OptimizerKind::muon,
+      run.config.optimizer.name != optim::OptimizerKind::muon,
       "optimizer.name: an emulation does not run Muon's iterations on whole matrices; set another optimizer");
   require(
-      plan.machine.rank_deviation == 0,
+      machine.rank_deviation == 0,
       "machine.rank_deviation: emulated ranks are equally fast; set it to 0, found {}",
-      plan.machine.rank_deviation);
+      machine.rank_deviation);
 }
-}  // namespace
 
 Emulation emulate(const plan::Plan& plan, const train::TrainSpec& spec) {
-  check(plan);
+  check_emulation(plan.run, plan.machine, plan.peer);
   const int64_t world = plan.run.mesh.world_size();
   const train::Batch batch = plan::synthetic_batch(
       plan.run.config, plan.run.microbatches * plan.run.rows, plan.run.args->vocab_size(), at::kCPU);

@@ -19,9 +19,12 @@ struct Emulation {
   double mfu = 0;  ///< With causal attention counted, as plan::Plan::mfu.
 };
 
+/// Throws usage errors for what cannot be emulated: more than kMostRanks ranks, another system's design, Muon, and
+/// machines with rank_deviation.
+void check_emulation(const plan::ResolvedRun& run, const plan::Machine& machine, const plan::PeerDesign& peer);
+
 /// Emulates a step of `plan`, whose machine describes devices and links. Ranks are threads of this process; neither
-/// their number of cores nor the load of the host changes the result. Throws usage errors for what cannot be emulated:
-/// more than kMostRanks ranks, another system's design (PeerDesign), Muon, and machines with rank_deviation.
+/// their number of cores nor the load of the host changes the result. Throws as check_emulation does.
 Emulation emulate(const plan::Plan& plan, const train::TrainSpec& spec);
 
 /// Returns the emulated and the planned step time, the time of each rank, and of each kind of communication.

@@ -103,6 +103,11 @@ piped = json.loads((plan / "plan.json").read_text())
 holds("16,384 devices are planned in a moment", piped["devices"] == 16384 and len(piped["ranks"]) == 16)
 found = run(*quick, "--search", "--devices", "4", "--training.global_batch_size=8")
 holds("a search gives keys to train with", "[parallelism]" in found and "dp_" in found)
+refused = work / "refused"
+for change in ("--machine.rank_deviation=0.1", "--peer.pointwise_bytes=2", "--optimizer.name=muon"):
+    holds(f"an emulation with {change} is refused before its plan is shown or written",
+          run(*quick, "--emulate", "--output", refused, change, code=2) == "" and not refused.exists())
+holds("and so is a calibration", run("plan", "--calibrate", "--emulate", code=2) == "")
 machine = work / "machine.toml"
 machine.write_text(run("plan", "--calibrate"))
 holds("a calibrated machine is one", "MFU" in run("plan", "recipe/quickstart.toml", "--machine", machine))
