@@ -30,6 +30,10 @@ Emulation emulate(const plan::Plan& plan, const train::TrainSpec& spec);
 /// Returns the emulated and the planned step time, the time of each rank, and of each kind of communication.
 std::string report_text(const Emulation& emulation, const plan::Plan& plan);
 
+/// Returns the emulated timeline of the first rank of each rank along pp. As in a plan, exposed communication is no
+/// bubble. Has no memory.
+pipeline::Timeline emulated_timeline(const Emulation& emulation, const plan::Plan& plan);
+
 /// Writes emulation.txt, emulation.json (seconds), emulation_trace.json (for chrome://tracing and Perfetto),
 /// emulation_timeline.svg and .html into `folder`, which is created if needed.
 void write_emulation(const Emulation& emulation, const plan::Plan& plan, const std::filesystem::path& folder);

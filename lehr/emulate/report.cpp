@@ -75,29 +75,6 @@ std::string table_of_transfers(const Replay& step) {
   return plan::text_table({"communication", "calls", "on links", "exposed", "overlapped"}, rows);
 }
 
-pipeline::Timeline timeline_of(const Replay& step, const plan::Plan& plan) {
-  pipeline::Timeline timeline = plan.timeline;
-  timeline.memory.clear();
-  const int64_t ranks = plan.run.mesh.pipeline_parallel;
-  const int64_t each = plan.run.mesh.world_size() / ranks;
-  timeline.makespan = step.step_seconds;
-  double last = 0;
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    const auto number = static_cast<size_t>(rank);
-    const auto& actions = step.actions[static_cast<size_t>(rank * each)];
-    timeline.ranks[number].clear();
-    for (const TimedRankAction& one : actions) {
-      if (one.action.is_compute()) {
-        timeline.ranks[number].push_back({.action = one.action, .entry = 0, .start = one.start, .end = one.end});
-        last = std::max(last, one.end);
-      }
-    }
-    timeline.busy[number] = step.ranks[static_cast<size_t>(rank * each)].computing;
-  }
-  timeline.update = step.step_seconds - last;
-  return timeline;
-}
-
 Node step_json(const Emulation& emulation, const plan::Plan& plan) {
   Node node = Node::make_table();
   node.set("step_seconds", Node(emulation.step.step_seconds));
@@ -189,13 +166,42 @@ std::string report_text(const Emulation& emulation, const plan::Plan& plan) {
          table_of_transfers(emulation.step);
 }
 
+pipeline::Timeline emulated_timeline(const Emulation& emulation, const plan::Plan& plan) {
+  const Replay& step = emulation.step;
+  pipeline::Timeline timeline = plan.timeline;
+  timeline.memory.clear();
+  const int64_t ranks = plan.run.mesh.pipeline_parallel;
+  const int64_t each = plan.run.mesh.world_size() / ranks;
+  timeline.makespan = step.step_seconds;
+  double last = 0;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const auto number = static_cast<size_t>(rank);
+    const auto& actions = step.actions[static_cast<size_t>(rank * each)];
+    timeline.ranks[number].clear();
+    for (const TimedRankAction& one : actions) {
+      if (one.action.is_compute()) {
+        timeline.ranks[number].push_back({.action = one.action, .entry = 0, .start = one.start, .end = one.end});
+      }
+    }
+    if (const auto& computed = timeline.ranks[number]; !computed.empty()) {
+      timeline.first_start[number] = computed.front().start;
+      timeline.last_end[number] = computed.back().end;
+      last = std::max(last, computed.back().end);
+    }
+    const RankTime& time = step.ranks[static_cast<size_t>(rank * each)];
+    timeline.busy[number] = time.computing + time.exposed();
+  }
+  timeline.update = step.step_seconds - last;
+  return timeline;
+}
+
 void write_emulation(const Emulation& emulation, const plan::Plan& plan, const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
   write_file_atomically(folder / "emulation.txt", report_text(emulation, plan));
   write_file_atomically(folder / "emulation.json", to_json(step_json(emulation, plan), true) + "\n");
   write_file_atomically(folder / "emulation_trace.json", trace_json(emulation.step, plan));
   const std::vector<pipeline::NamedTimeline> timelines{
-      {"emulated", timeline_of(emulation.step, plan)}, {"planned", plan.timeline}};
+      {"emulated", emulated_timeline(emulation, plan)}, {"planned", plan.timeline}};
   const pipeline::TimelinePlotOptions options{.title = plan.run.config.job.description};
   write_file_atomically(folder / "emulation_timeline.svg", pipeline::timeline_svg(timelines, options));
   write_file_atomically(folder / "emulation_timeline.html", pipeline::timeline_html(timelines, options));

@@ -205,6 +205,34 @@ TEST(Emulate, WritesATraceAndTimelines) {
   EXPECT_GT(parse_json_file(folder.path() / "emulation.json").at("step_seconds").as_double(), 0);
 }
 
+// Exposed communication is no bubble, as in the planned timeline; spans are those of the emulated actions.
+TEST(Emulate, TheTimelineHasTheBubbleOfTheReplay) {
+  const plan::Plan plan =
+      plan_of(mesh({{"pipeline_parallel", "2"}, {"tensor_parallel", "4"}}, 4, pipeline_of("1F1B", 1)));
+  const Emulation emulation = emulated(plan);
+  double idle = 0;
+  double longest = 0;
+  for (const size_t first : {0, 4}) {  // the first rank of each stage
+    const RankTime& rank = emulation.step.ranks[first];
+    EXPECT_GT(rank.exposed("tp"), 0.02 * rank.end);
+    idle += emulation.step.step_seconds - rank.computing - rank.exposed();
+    std::vector<TimedRankAction> computing;
+    for (const TimedRankAction& one : emulation.step.actions[first]) {
+      if (one.action.is_compute()) {
+        computing.push_back(one);
+      }
+    }
+    longest = std::max(longest, computing.back().end - computing.front().start);
+  }
+  const double bubble = idle / (2 * emulation.step.step_seconds);
+  const pipeline::Timeline timeline = emulated_timeline(emulation, plan);
+  EXPECT_NEAR(timeline.bubble_share(), bubble, 1e-9);
+  EXPECT_NEAR(
+      timeline.bubble_share_without_barrier(),
+      1 - (1 - bubble) * emulation.step.step_seconds / (longest + timeline.update),
+      1e-9);
+}
+
 TEST(Emulate, RefusesWhatItCannotRun) {
   const auto refusal = [](const char* message,
                           const Overrides& overrides,
