@@ -41,6 +41,7 @@ class RankAccount {
     std::vector<const TimedAction*> order;
     for (const TimedAction& timed : list) {
       order.push_back(&timed);
+      last_end_ = std::max(last_end_, timed.end);
     }
     // By start time: transfers begin while other actions compute.
     std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->start < b->start; });
@@ -115,7 +116,9 @@ class RankAccount {
     if (first_backward) {
       later(timed.end, MemoryKind::gradients, coming);
     } else if (last_backward) {
-      later(timed.end, MemoryKind::gradients, -bytes_of(s.whole_gradient_bytes));
+      // Buffers of reductions have the memory of the gradients that they are filled from.
+      const double reduced = s.reductions_end_step ? last_end_ : timed.end;
+      later(reduced, MemoryKind::gradients, -bytes_of(s.whole_gradient_bytes));
     }
     kept_[key] = completes ? 0 : bytes_of(action.kept);
     later(timed.end, MemoryKind::activations, kept_[key] - before);
@@ -173,6 +176,7 @@ class RankAccount {
   const std::vector<const StageMeasurement*>& stages_;
   bool splits_backward_;
   int64_t num_microbatches_;
+  double last_end_ = 0;                                 // of the rank's actions
   MemoryByKind base_;                                   // held during the whole step
   MemoryByKind held_;                                   // held now, beyond base_
   std::map<std::pair<int64_t, int64_t>, double> kept_;  // indexed by stage and micro-batch

@@ -78,6 +78,9 @@ struct StageMeasurement {
   /// Additional bytes until the last backward of a step of several micro-batches: gradients that are reduced once per
   /// step stay unreduced until then (parallelism.fsdp_reduce_each_microbatch = false).
   int64_t whole_gradient_bytes = 0;
+  /// Whether these bytes are held until the rank has carried out all actions of the step, and not only until the
+  /// stage's last backward: reductions are waited for there (FullyShardOptions::reduce_each_microbatch).
+  bool reductions_end_step = false;
   int64_t optimizer_bytes = 0;  ///< Optimizer state, without temporaries of an update.
   int64_t other_bytes = 0;      ///< Buffers of modules: counts and the last routing of experts.
   int64_t at_rest() const {

@@ -239,8 +239,8 @@ void FsdpSchedule::reduce(const FsdpPass& pass, const std::vector<at::Tensor>& g
 }
 
 // Waits for reduce-scatters, so that their buffers can be used by that of `unit`. Gradients that were kept until the
-// last micro-batch need no room: each buffer takes that of the unit's own. There a stage's backward ends, and the
-// gradients of its inputs are sent, without waiting for reductions.
+// last micro-batch need no room: each buffer takes that of the unit's own, until finish_backward(). There a stage's
+// backward ends, and the gradients of its inputs are sent, without waiting for reductions.
 void FsdpSchedule::make_room_for(const Unit& unit) {
   const bool has_room = reductions_.wait_at_end && last_;
   if (!has_room || std::find(reducing_.begin(), reducing_.end(), &unit) != reducing_.end()) {
