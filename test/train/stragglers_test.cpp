@@ -45,12 +45,12 @@ class SleepingTask : public CausalLMTask {
 };
 
 // Four ranks wait for each other in every layer, so all have the same step time; only rank 2 does not wait. The sleep
-// is long beside the milliseconds that the others compute for, also on a busy machine.
+// is long beside the milliseconds that the others compute for, which may differ by a factor of two on a busy machine.
 TEST(Stragglers, TheLogNamesTheRankThatTheOthersWaitFor) {
   const testing::Folder folder;
   auto config = testing::tiny_run(
       folder.path(),
-      {{"reliability.straggler_factor", "1.5"},
+      {{"reliability.straggler_factor", "8"},
        {"reliability.straggler_window", "2"},
        {"training.local_batch_size", "1"},
        {"training.global_batch_size", "2"},

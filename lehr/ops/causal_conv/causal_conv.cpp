@@ -192,12 +192,13 @@ at::Tensor causal_conv(
   const int64_t width = weight.size(2), known = before.defined() ? width - 1 : 0;
   const at::Tensor earlier = x.is_meta() ? at::empty({x.size(0), x.size(1)}, x.options().dtype(at::kInt))
                                          : earlier_taps(cumulative_lengths, x.size(0), x.size(1), width, known);
-  const std::optional<at::Tensor> tail = known > 0 ? std::optional(before.contiguous()) : std::nullopt;
-  if (will_differentiate(x, weight) || (tail && will_differentiate(*tail))) {
+  const at::Tensor tail = known > 0 ? before.contiguous() : at::Tensor();
+  if (will_differentiate(x, weight) || (tail.defined() && will_differentiate(tail))) {
+    const auto given = tail.defined() ? std::optional(tail) : std::nullopt;
     return recomputable<CausalConvFunction>(
-        CausalConvFunction::apply(x.contiguous(), weight.contiguous(), earlier, tail), CausalConvFunction::recompute);
+        CausalConvFunction::apply(x.contiguous(), weight.contiguous(), earlier, given), CausalConvFunction::recompute);
   }
-  return forward_of(x.contiguous(), weight.contiguous(), earlier, tail.value_or(at::Tensor()));
+  return forward_of(x.contiguous(), weight.contiguous(), earlier, tail);
 }
 
 }  // namespace lehr::ops
