@@ -1,4 +1,4 @@
-// The calls of one rank that are under way: those of a group run one after the other, and groups share links.
+// The calls of one rank in flight: those of a group run one after the other, and groups share links.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class CallQueues {
   size_t start(const LinkCall& call);
   bool done(size_t call) const { return call < first_ || calls_[call - first_].time.seconds() <= 0; }
   /// Goes on for at most `limit` seconds, until a latency or a transfer ends. Returns the seconds: `limit`, if no call
-  /// is under way.
+  /// is in flight.
   double go_on(double limit, bool computing);
   /// Goes on for `seconds`.
   void pass(double seconds, bool computing);

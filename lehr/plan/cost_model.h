@@ -55,8 +55,8 @@ struct StageCost {
   ActionCost backward_input;                  ///< or split into dgrad
   ActionCost backward_weight;                 ///< and wgrad.
   std::map<PassPlace, PassCost> passes = {};  ///< Empty for measurements that were added up.
-  double after_backward =
-      0;                 ///< Without passes: seconds of a step's collectives between its last backward and the norm.
+  /// Without passes: seconds of a step's collectives between its last backward and the norm.
+  double after_backward = 0;
   double optimizer = 0;  ///< Seconds of norm and update, which are memory-bound.
   double update() const { return after_backward + optimizer; }
 };
@@ -83,7 +83,7 @@ ActionCost computation_of(
 ///   with `context.float8`, those of linear layers take the time of float8. Attention has its own fraction.
 ///   Memory-bound operators take their bytes over the memory bandwidth.
 /// - Collectives take collective_seconds. They overlap with the computation between start and wait in the order of the
-///   program (plan/exposed.h); those of the actions, as if nothing else were under way.
+///   program (plan/exposed.h); those of the actions, as if nothing else were in flight.
 ///
 /// Measurements that were added up (plan/stage_pieces.h) have no order. Of them, collectives of parameters and their
 /// gradients (all_gather and reduce_scatter on fsdp, dp_shard, ep_shard) and messages overlap with

@@ -119,7 +119,7 @@ void measure_actions(StageRun& run, Measuring& measuring, Passes& passes, StageM
   result.first_backward_peak = passes.run(backward_full, without_gradients).peak;
   if (run.sums_once_a_step()) {
     result.whole_gradient_bytes = std::max<int64_t>(0, measuring.live() - steps_end);
-    result.reductions_end_step = run.reductions_end_step();
+    result.reductions_end_step = run.sharded()->reductions_end_step();
   }
   // Reductions of the last backward that are in flight are freed by the next one: they are no activations of the
   // micro-batches that run forward meanwhile.

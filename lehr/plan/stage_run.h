@@ -62,10 +62,6 @@ class StageRun {
   void finish_step();
   /// Returns whether gradients stay unreduced until the last micro-batch of a step.
   bool sums_once_a_step() const { return sharded_ && !config_.parallelism.fsdp_reduce_each_microbatch; }
-  /// Returns whether these reductions are waited for at the end of the step: without replicas.
-  bool reductions_end_step() const {
-    return sums_once_a_step() && config_.parallelism.data_parallel_replicate_degree == 1;
-  }
   void clear_gradients();
   /// @}
 

@@ -1,4 +1,4 @@
-// The time of a step's passes, by rank along pp, with calls that are under way from one pass to another.
+// The time of a step's passes, by rank along pp, with calls that are in flight from one pass to another.
 #pragma once
 
 #include <vector>

@@ -66,6 +66,7 @@ class FsdpSchedule final : public FsdpBackward, public std::enable_shared_from_t
 
   void begin_step();
   void set_last_microbatch(bool last) { last_ = last; }
+  bool reductions_end_step() const { return reductions_.wait_at_end; }
   void finish_backward();
   void reset() noexcept;
   void unshard_all();

@@ -172,6 +172,9 @@ void FullySharded::begin_step() {
 void FullySharded::set_last_microbatch(bool last) {
   schedule_->set_last_microbatch(last);
 }
+bool FullySharded::reductions_end_step() const {
+  return schedule_->reductions_end_step();
+}
 void FullySharded::finish_backward() {
   schedule_->finish_backward();
 }

@@ -77,6 +77,9 @@ class FullySharded {
   /// has ended synchronizes its gradients immediately, and a further forward pass through it is a usage error. True
   /// after begin_step().
   void set_last_microbatch(bool last);
+  /// Returns whether the reductions of the last micro-batch are waited for together in finish_backward(). Until then
+  /// their buffers have the memory of the whole gradients.
+  bool reductions_end_step() const;
   /// Call after each micro-batch (or pipeline of them). Adds gradients of sharded parameters to those of the shards and
   /// reshards all units; after the last micro-batch also sums gradients over replicas. A parameter that no rank used
   /// has no gradient. Runs no collectives but those of gradients.

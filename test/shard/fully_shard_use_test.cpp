@@ -96,28 +96,39 @@ struct Chain : nn::Module {
   std::vector<nn::Linear> links;
 };
 
+// Each link is a unit, with initial values.
+FullySharded by_link(mesh::DistributedContext& context, Chain& model, const FullyShardOptions& options) {
+  std::vector<UnitModules> units;
+  for (auto& link : model.links) {
+    units.push_back({"link", {link.ptr()}});
+  }
+  FullySharded sharded = fully_shard(context, model, units, options);
+  nn::materialize(model, at::kCPU, at::kDouble);
+  model.reset_parameters();
+  return sharded;
+}
+
+// Forward through the links in this order, and backward.
+void take_step(FullySharded& sharded, Chain& model, const std::vector<size_t>& order) {
+  sharded.begin_step();
+  at::Tensor x = at::ones({1, 32}, at::kDouble);
+  for (const size_t i : order) {
+    x = model.links[i](x);
+  }
+  x.sum().backward();
+  sharded.finish_backward();
+}
+
 TEST(FullyShard, HoldsExactlyTwoEqualUnitsEvenIfAPrefetchedUnitIsUnused) {
   constexpr int64_t kBytes = 32 * 32 * 8;
   const auto peak = [](ReshardPolicy policy, const std::vector<size_t>& order) {
     int64_t bytes = 0;
     on_mesh({.data_parallel_shard = 2}, [&](mesh::DistributedContext& context) {
       Chain model;
-      std::vector<UnitModules> units;
-      for (auto& link : model.links) {
-        units.push_back({"link", {link.ptr()}});
-      }
       FullyShardOptions options = kDouble;
       options.reshard_after_forward = policy;
-      FullySharded sharded = fully_shard(context, model, units, options);
-      nn::materialize(model, at::kCPU, at::kDouble);
-      model.reset_parameters();
-      sharded.begin_step();
-      at::Tensor x = at::ones({1, 32}, at::kDouble);
-      for (const size_t i : order) {
-        x = model.links[i](x);
-      }
-      x.sum().backward();
-      sharded.finish_backward();
+      FullySharded sharded = by_link(context, model, options);
+      take_step(sharded, model, order);
       EXPECT_EQ(sharded.gathered_bytes(), 0);
       if (context.rank() == 0) {
         bytes = sharded.gathered_bytes_peak();
@@ -135,15 +146,9 @@ TEST(FullyShard, HoldsExactlyTwoEqualUnitsEvenIfAPrefetchedUnitIsUnused) {
 TEST(FullyShard, GradientsAccumulatedUnshardedAreReducedInTheLastMicrobatch) {
   on_mesh({.data_parallel_shard = 2}, [](mesh::DistributedContext& context) {
     Chain model;
-    std::vector<UnitModules> units;
-    for (auto& link : model.links) {
-      units.push_back({"link", {link.ptr()}});
-    }
     FullyShardOptions options = kDouble;
     options.reduce_each_microbatch = false;
-    FullySharded sharded = fully_shard(context, model, units, options);
-    nn::materialize(model, at::kCPU, at::kDouble);
-    model.reset_parameters();
+    FullySharded sharded = by_link(context, model, options);
     const auto gradient = [&](size_t i) { return nn::named_parameters(*model.links[i])[0].parameter->value().grad(); };
     const auto backward = [&](const std::vector<size_t>& links, bool last) {
       sharded.set_last_microbatch(last);
@@ -195,22 +200,10 @@ TEST(FullyShard, ReductionsAreInFlightTogetherOnlyIfTheTransportDoesNotCopyThem)
         copies_reductions);
     mesh::DistributedContext context({.data_parallel_shard = 2}, *transport);
     Chain model;
-    std::vector<UnitModules> units;
-    for (auto& link : model.links) {
-      units.push_back({"link", {link.ptr()}});
-    }
     FullyShardOptions options = kDouble;
     options.reduce_each_microbatch = false;
-    FullySharded sharded = fully_shard(context, model, units, options);
-    nn::materialize(model, at::kCPU, at::kDouble);
-    model.reset_parameters();
-    sharded.begin_step();
-    at::Tensor x = at::ones({1, 32}, at::kDouble);
-    for (auto& link : model.links) {
-      x = link(x);
-    }
-    x.sum().backward();
-    sharded.finish_backward();
+    FullySharded sharded = by_link(context, model, options);
+    take_step(sharded, model, {0, 1, 2, 3, 4, 5});
     EXPECT_EQ(in_flight, 0);
     return most;
   };
