@@ -6,7 +6,6 @@
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/gated_delta_rule/gated_delta_rule.h"
-#include "lehr/ops/recompute.h"
 #include "lehr/shard/context_borders.h"
 
 namespace lehr::shard {
@@ -83,15 +82,7 @@ struct ContextDelta : torch::autograd::Function<ContextDelta> {
       const mesh::Group* group) {
     GatedDeltaInputs in{query, key, value, decay, beta, {}, lengths.value_or(at::Tensor())};
     in.initial_state = compose_states(maps_of(in), continues, key.size(3), *group);
-    ctx->save_for_backward(
-        {ops::save_or_recompute(ctx, "query", query),
-         ops::save_or_recompute(ctx, "key", key),
-         ops::save_or_recompute(ctx, "value", value),
-         decay,
-         beta,
-         in.initial_state,
-         in.cumulative_lengths,
-         continues});
+    in.save(ctx, {continues});
     ctx->saved_data["group"] = reinterpret_cast<int64_t>(group);
     return ops::gated_delta_rule(in).output;
   }
@@ -101,16 +92,9 @@ struct ContextDelta : torch::autograd::Function<ContextDelta> {
     ops::refuse_double_backward("gated DeltaNet under context parallelism");
     const auto& group = *reinterpret_cast<const mesh::Group*>(ctx->saved_data["group"].toInt());
     const auto saved = ctx->get_saved_variables();
-    const GatedDeltaInputs in{
-        ops::saved_or_recomputed(ctx, "query", saved[0]),
-        ops::saved_or_recomputed(ctx, "key", saved[1]),
-        ops::saved_or_recomputed(ctx, "value", saved[2]),
-        saved[3],
-        saved[4],
-        saved[5],
-        saved[6]};
+    const GatedDeltaInputs in = GatedDeltaInputs::saved(ctx, saved);
     variable_list gradients =
-        ops::gated_delta_rule_backward(in, grads[0], gradients_after(in, grads[0], saved[7], group));
+        ops::gated_delta_rule_backward(in, grads[0], gradients_after(in, grads[0], saved.back(), group));
     gradients[5] = at::Tensor();  // of the states before the chunks, which passed through compose_gradients
     gradients.resize(8);
     return gradients;

@@ -159,14 +159,7 @@ struct GatedDeltaFunction : torch::autograd::Function<GatedDeltaFunction> {
         beta,
         initial_state.value_or(at::Tensor()),
         cumulative_lengths.value_or(at::Tensor())};
-    ctx->save_for_backward(
-        {save_or_recompute(ctx, "query", query),
-         save_or_recompute(ctx, "key", key),
-         save_or_recompute(ctx, "value", value),
-         decay,
-         beta,
-         in.initial_state,
-         in.cumulative_lengths});
+    in.save(ctx);
     ctx->set_materialize_grads(false);
     const GatedDelta result = forward_of(in);
     return {result.output, result.final_state};
@@ -175,15 +168,7 @@ struct GatedDeltaFunction : torch::autograd::Function<GatedDeltaFunction> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const OperatorScope scope(OperatorKind::attention, "lehr::gated_delta_rule_backward");
     refuse_double_backward("gated_delta_rule");
-    const auto saved = ctx->get_saved_variables();
-    const GatedDeltaInputs in{
-        saved_or_recomputed(ctx, "query", saved[0]),
-        saved_or_recomputed(ctx, "key", saved[1]),
-        saved_or_recomputed(ctx, "value", saved[2]),
-        saved[3],
-        saved[4],
-        saved[5],
-        saved[6]};
+    const GatedDeltaInputs in = GatedDeltaInputs::saved(ctx, ctx->get_saved_variables());
     const at::Tensor doutput = grads[0].defined() ? grads[0].contiguous() : at::zeros_like(in.value);
     auto gradients = backward_of(in, doutput, grads[1].defined() ? grads[1].contiguous() : at::Tensor());
     for (size_t i = 0; i < gradients.size(); ++i) {
@@ -318,6 +303,30 @@ std::vector<at::Tensor> gated_delta_rule_backward(
   auto gradients = torch::autograd::grad({result.output, result.final_state}, leaves, {doutput, incoming});
   gradients.resize(6);
   return gradients;
+}
+
+void GatedDeltaInputs::save(AutogradContext* ctx, const std::vector<at::Tensor>& more) const {
+  variable_list all{
+      save_or_recompute(ctx, "query", query),
+      save_or_recompute(ctx, "key", key),
+      save_or_recompute(ctx, "value", value),
+      decay,
+      beta,
+      initial_state,
+      cumulative_lengths};
+  all.insert(all.end(), more.begin(), more.end());
+  ctx->save_for_backward(std::move(all));
+}
+
+GatedDeltaInputs GatedDeltaInputs::saved(AutogradContext* ctx, const std::vector<at::Tensor>& variables) {
+  return {
+      saved_or_recomputed(ctx, "query", variables[0]),
+      saved_or_recomputed(ctx, "key", variables[1]),
+      saved_or_recomputed(ctx, "value", variables[2]),
+      variables[3],
+      variables[4],
+      variables[5],
+      variables[6]};
 }
 
 }  // namespace lehr::ops

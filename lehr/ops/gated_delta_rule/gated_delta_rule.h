@@ -21,6 +21,12 @@ struct GatedDeltaInputs {
   /// Cumulative lengths of the sequences of all rows (attention_sequences.h), int32 on the same device: the state is
   /// zero at the begin of each but the first of a row. Undefined if each row is one sequence.
   at::Tensor cumulative_lengths = {};
+
+  /// In the forward of an autograd function that calls the rule: saves these for backward, and `more` behind them.
+  /// Queries, keys and values that are recomputable are not kept (ops/recompute.h).
+  void save(torch::autograd::AutogradContext* ctx, const std::vector<at::Tensor>& more = {}) const;
+  /// In its backward: returns them, from the saved variables of the context.
+  static GatedDeltaInputs saved(torch::autograd::AutogradContext* ctx, const std::vector<at::Tensor>& variables);
 };
 
 /// Results of the gated delta rule.
