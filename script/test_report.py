@@ -14,8 +14,12 @@ build = Path(sys.argv[1])
 results = build / "results"
 
 
-def last_lines(text, count=12):
+def last_lines(text, count=25):
     return "\n".join("    " + line for line in (text or "").strip().splitlines()[-count:])
+
+
+def first_lines(text, count=25):
+    return "\n".join("    " + line for line in (text or "").strip().splitlines()[:count])
 
 
 def expected_skips():
@@ -51,7 +55,8 @@ for entry in entries:
     for case in cases:
         label = f"{name}: {case.get('classname')}.{case.get('name')}"
         if case.find("failure") is not None:
-            failed.append((label, first_line(case.find("failure").get("message"))))
+            messages = "\n".join(first_lines(found.get("message")) for found in case.findall("failure")[:4])
+            failed.append((label, messages.strip()))
         elif case.find("skipped") is not None:
             skipped.append((label, first_line(case.find("skipped").get("message")).split(" ", 1)[-1]))
         elif case.get("status") == "run":
@@ -88,5 +93,7 @@ for name, reason in failed:
     print(f"FAILED: {name}: {reason}")
 if passed == 0:
     print("FAILED: no test ran")
+if failed:
+    print(f"All that the failed tests printed: {build}/Testing/Temporary/LastTest.log")
 print(f"\n{passed} passed, {len(failed)} failed, {len(skipped)} skipped")
 sys.exit(1 if failed or unlisted or passed == 0 else 0)

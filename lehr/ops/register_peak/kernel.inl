@@ -23,9 +23,9 @@ LEHR_INLINE FloatVec step_of(const Bf16*, FloatVec sum, FloatVec a) {
 #endif
 }
 
-// Runs `rounds` rounds of kSums independent multiply-adds. Returns their FLOPs.
+// Runs `rounds` rounds of kSums independent multiply-adds.
 template <class T>
-double multiply_adds(int64_t rounds) {
+MultiplyAdded multiply_adds(int64_t rounds) {
   // A multiply-add takes four or five cycles and two start per cycle, so ten must be in flight. Twelve sums and an
   // operand fit the 16 registers of AVX2.
   constexpr int kSums = 12;
@@ -35,7 +35,7 @@ double multiply_adds(int64_t rounds) {
   constexpr int64_t kProducts = kLanes<T>;
 #endif
   // Unknown to the compiler, which would else compute equal sums once. Small, so that the sums stay finite.
-  volatile Wide<T> unknown = 0.5;
+  const volatile Wide<T> unknown = 0.5;
   Vec<T> sums[kSums];
   for (Vec<T>& sum : sums) {
     sum = Vec<T>{} + unknown;
@@ -51,8 +51,11 @@ double multiply_adds(int64_t rounds) {
   for (const Vec<T>& sum : sums) {
     total += sum;
   }
-  unknown = total[0];  // so that the loop is not dead
-  return 2.0 * kProducts * kSums * static_cast<double>(rounds);
+  MultiplyAdded done{.flops = 2.0 * kProducts * kSums * static_cast<double>(rounds)};
+  for (int lane = 0; lane < kLanes<T>; ++lane) {
+    done.sum += static_cast<double>(total[lane]);
+  }
+  return done;
 }
 
 template <class T>

@@ -5,15 +5,21 @@
 
 namespace lehr::ops {
 
+struct MultiplyAdded {
+  double flops = 0;
+  double sum = 0;  // of all lanes of all sums; from it, a test counts the multiply-adds that ran
+};
+
 template <class T>
 struct MultiplyAddKernels {
   static constexpr bool kHasPairs = sizeof(T) == sizeof(Bf16);
-  /// Runs `rounds` rounds of independent multiply-adds in registers, and returns their FLOPs.
-  double (*multiply_adds)(int64_t rounds);
+  /// Runs `rounds` rounds of independent multiply-adds in registers. Every sum starts at 0.5, and a round computes
+  /// sum * 0.5 + 0.5, or with pairs of bfloat16, sum + 0.5 * 0.5 + 0 * 0.
+  MultiplyAdded (*multiply_adds)(int64_t rounds);
 };
 
-/// Returns multiply_adds in AMX's tiles; null if this CPU has none, or the system does not permit them, as in some
-/// containers.
+/// Returns a function that runs `rounds` rounds of multiply-adds in AMX's tiles and returns their FLOPs; null if this
+/// CPU has none, or the system does not permit them, as in some containers.
 double (*tile_multiply_adds(Arch arch = current_arch()))(int64_t rounds);
 
 }  // namespace lehr::ops

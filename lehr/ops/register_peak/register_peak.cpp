@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -27,20 +28,27 @@ double (*tile_multiply_adds(Arch))(int64_t rounds) {
 #endif
 
 namespace {
-using MultiplyAdds = double (*)(int64_t rounds);
+using FlopsOfRounds = std::function<double(int64_t rounds)>;
 
-MultiplyAdds multiply_adds_in(at::ScalarType dtype) {
+template <class T>
+FlopsOfRounds vectors(Arch arch) {
+  return [kernel = cpu_kernels<MultiplyAddKernels<T>>(arch).multiply_adds](int64_t rounds) {
+    return kernel(rounds).flops;
+  };
+}
+
+FlopsOfRounds multiply_adds_in(at::ScalarType dtype) {
   const Arch arch = current_arch();
   switch (dtype) {
     case at::kDouble:
-      return cpu_kernels<MultiplyAddKernels<double>>(arch).multiply_adds;
+      return vectors<double>(arch);
     case at::kBFloat16:
-      if (const MultiplyAdds tiles = tile_multiply_adds(arch); tiles != nullptr) {
+      if (const auto tiles = tile_multiply_adds(arch); tiles != nullptr) {
         return tiles;
       }
-      return cpu_kernels<MultiplyAddKernels<Bf16>>(arch).multiply_adds;
+      return vectors<Bf16>(arch);
     default:
-      return cpu_kernels<MultiplyAddKernels<float>>(arch).multiply_adds;
+      return vectors<float>(arch);
   }
 }
 
@@ -49,7 +57,7 @@ double seconds_now() {
 }
 
 // Returns the FLOP/s of this thread's best slice within about `seconds`.
-double best_slice(MultiplyAdds multiply_adds, double seconds) {
+double best_slice(const FlopsOfRounds& multiply_adds, double seconds) {
   // Long enough for the clock, and short enough to be left alone on a machine that does other work.
   constexpr double kSlice = 0.25e-3;
   constexpr int kLeast = 8;  // slices, if the thread hardly runs
@@ -73,7 +81,7 @@ double best_slice(MultiplyAdds multiply_adds, double seconds) {
 
 double register_peak_per_thread(at::ScalarType dtype, double seconds) {
   require(at::isFloatingType(dtype), "peak: expected a floating-point dtype, found {}", c10::toString(dtype));
-  const MultiplyAdds multiply_adds = multiply_adds_in(dtype);
+  const FlopsOfRounds multiply_adds = multiply_adds_in(dtype);
   std::vector<double> best(static_cast<size_t>(num_threads()));
   parallel_for(0, num_threads(), 1, [&](int64_t first, int64_t last) {
     for (int64_t thread = first; thread < last; ++thread) {
