@@ -47,6 +47,16 @@ stop() { printf 'setup: %s\n' "$*" >&2; exit 2; }
 # Retries once: downloads fail now and then.
 twice() { "$@" || { say "failed, trying once more: $*"; sleep 5; "$@"; }; }
 
+# Shows the end of what a command prints if it fails, and nothing otherwise.
+quietly() {
+  local log code=0
+  log=$(mktemp)
+  "$@" >"$log" 2>&1 || code=$?
+  [ "$code" = 0 ] || tail -n 30 "$log" >&2
+  rm -f "$log"
+  return "$code"
+}
+
 missing_packages() {
   local installed
   installed=$(dpkg-query -W -f='${Package} ${db:Status-Status}\n' "${packages[@]}" 2>/dev/null || true)
@@ -93,10 +103,10 @@ install_packages() {
     as_root=(sudo -n)
   fi
   local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300)
-  say "installing system packages: ${missing[*]}${wants_tidy:+ clang-tidy}"
-  twice "${apt[@]}" update
+  say "installing system packages, for a minute or two: ${missing[*]}${wants_tidy:+ clang-tidy}"
+  quietly twice "${apt[@]}" update
   [ -z "$wants_tidy" ] || missing+=("$(tidy_package)")
-  twice "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
+  quietly twice "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
 }
 
 # Whether the program $1 is installed, with at least version $2.
