@@ -117,9 +117,23 @@ void open_data(Run& run) {
   run.state = new_run_state(run.config, run.data.fingerprint);
 }
 
+// Its shards are never kept whole: there is no backward.
+void lay_out_teacher(Run& run, const TrainSpecs& specs) {
+  if (run.teacher && run.ranks.context() != nullptr) {
+    TrainConfig config = run.config;
+    config.model = {};
+    config.parallelism.fsdp_reshard_after_forward = shard::ReshardPolicy::always;
+    run.teacher_on_ranks =
+        std::make_unique<ModelOnRanks>(*run.teacher, specs, std::move(config), run.ranks, run.device);
+  }
+}
+
 // After the model, so that a model that does not fit is reported without loading its teacher.
 void load_teacher(Run& run) {
-  if (run.teacher) {
+  if (run.teacher_on_ranks) {
+    run.distillation = std::make_unique<DistillationTask>(
+        *run.task, run.config.distillation, run.teacher_on_ranks->load(), &run.teacher_on_ranks->sharded());
+  } else if (run.teacher) {
     run.distillation = std::make_unique<DistillationTask>(
         *run.task, run.config.distillation, run.teacher->load(run.device, compute_type(run.config.training)));
   }
@@ -222,7 +236,7 @@ void open_log(Run& run, const RunEnvironment& environment, const TrainConfig& gi
       expected_memory(run, environment, recompute.forecast),
       work_beside_steps(run));
   if (run.teacher) {
-    run.logger.info("teacher    {}", describe_teacher(run.config, *run.teacher));
+    run.logger.info("teacher    {}", describe_teacher(run.config, *run.teacher, run.ranks.context()));
   }
   if (!recompute.line.empty()) {
     const std::string line = fmt::format("recompute  {}", recompute.line);
@@ -243,6 +257,7 @@ std::unique_ptr<Run> build_run(TrainConfig config, const RunEnvironment& environ
   check_sample(run);
   open_data(run);
   build_model_on_mesh(run, stages);
+  lay_out_teacher(run, environment.specs);
   build_run_optimizer(run, stages);
   lock_folder(run);
   const RunStart start = find_start(run);

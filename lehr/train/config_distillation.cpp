@@ -7,8 +7,8 @@ void DistillationConfig::fields(FieldVisitor& v) {
   v.optional(
       "teacher",
       teacher,
-      "Hugging Face folder of a model with the same vocabulary, of any family; the model learns its predictions. "
-      "Unset: no distillation.");
+      "Hugging Face folder of a model with the same vocabulary, of any family; the model learns its predictions. On "
+      "several ranks it is sharded like the model. Unset: no distillation.");
   v.optional(
       "kl_weight", kl_weight, "Weight of temperature^2 KL(teacher || model) per token in the loss.", at_least(0));
   v.optional(
@@ -53,14 +53,11 @@ void DistillationConfig::check_run(
     if (value > 1) {
       problems.add(
           std::string("parallelism.") + degree,
-          "distillation.teacher supports data parallelism only (each rank holds the whole teacher): expected 1, "
-          "found " +
+          "distillation.teacher: predictions are compared over the whole vocabulary and in one stage; expected 1, found " +
               std::to_string(value));
     }
   };
   refuse("tensor_parallel_degree", parallelism.tensor_parallel_degree);
-  refuse("context_parallel_degree", parallelism.context_parallel_degree);
-  refuse("expert_parallel_degree", parallelism.expert_parallel_degree);
   refuse("pipeline_parallel_degree", parallelism.pipeline_parallel_degree);
 }
 

@@ -1,10 +1,12 @@
 #include "lehr/train/distillation.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
 #include "lehr/nn/head.h"
+#include "lehr/shard/fully_shard.h"
 #include "lehr/train/precision.h"
 
 namespace lehr::train {
@@ -68,36 +70,52 @@ std::optional<ModelFolder> open_teacher(
   return teacher;
 }
 
-int64_t teacher_bytes(const TrainConfig& config, const descriptor::ModelArgs& teacher) {
+int64_t teacher_bytes(
+    const TrainConfig& config, const descriptor::ModelArgs& teacher, const mesh::DistributedContext* context) {
   const Sizes sizes(teacher);
-  const int64_t tokens = config.training.local_batch_size * config.training.seq_len;
+  const int64_t parameters = teacher.get_nparams_and_flops(config.training.seq_len).num_parameters;
+  const mesh::DeviceMeshParameters mesh = context == nullptr ? mesh::DeviceMeshParameters{} : context->parameters();
+  const int64_t shards = mesh.data_parallel_shard * mesh.context_parallel;
+  int64_t weights = parameters;
+  if (shards > 1) {
+    // The head stays unsharded until the model has computed its loss; a layer is unsharded while the one before runs.
+    const int64_t head = teacher.vocab_size() * sizes.hidden;
+    weights = std::min(parameters, parameters / shards + head + 2 * (parameters - head) / sizes.layers);
+  }
+  const int64_t tokens = config.training.local_batch_size * config.training.seq_len / mesh.context_parallel;
   const int64_t kept = config.distillation.cosine_weight > 0 ? sizes.layers + 1 : 1;  // hidden states
-  const int64_t elements =
-      teacher.get_nparams_and_flops(config.training.seq_len).num_parameters + kept * tokens * sizes.hidden;
-  return elements * static_cast<int64_t>(c10::elementSize(compute_type(config.training)));
+  return (weights + kept * tokens * sizes.hidden) *
+         static_cast<int64_t>(c10::elementSize(compute_type(config.training)));
 }
 
-std::string describe_teacher(const TrainConfig& config, const ModelFolder& teacher) {
+std::string describe_teacher(
+    const TrainConfig& config, const ModelFolder& teacher, const mesh::DistributedContext* context) {
   return fmt::format(
       "{} ({}): {} parameters, {} in a step",
       teacher.path.string(),
       teacher.args->model_type(),
       human_count(static_cast<double>(teacher.args->get_nparams_and_flops(1).num_parameters)),
-      human_bytes(static_cast<double>(teacher_bytes(config, *teacher.args))));
+      human_bytes(static_cast<double>(teacher_bytes(config, *teacher.args, context))));
 }
 
 DistillationTask::DistillationTask(
-    const TrainTask& task, const DistillationConfig& config, std::shared_ptr<nn::Model> teacher)
+    const TrainTask& task,
+    const DistillationConfig& config,
+    std::shared_ptr<nn::Model> teacher,
+    shard::FullySharded* sharded)
     : task_(task),
       teacher_(std::move(teacher)),
+      sharded_(sharded),
       loss_{
           .temperature = config.temperature,
           .kl_weight = config.kl_weight * config.temperature * config.temperature,
           .nll_weight = config.loss_weight,
           .ignore_index = nn::kIgnoreIndex},
       cosine_weight_(config.cosine_weight) {
-  at::NoGradGuard no_grad;
-  head_weight_ = teacher_->head_weight();
+  if (sharded_ == nullptr) {
+    at::NoGradGuard no_grad;
+    head_weight_ = teacher_->head_weight();
+  }
 }
 
 nn::ModelInputs DistillationTask::build_forward_inputs(const Batch& batch) const {
@@ -108,9 +126,13 @@ nn::ModelInputs DistillationTask::build_forward_inputs(const Batch& batch) const
     nn::ModelInputs of_teacher = inputs;
     of_teacher.labels = at::Tensor();  // no loss of its own
     of_teacher.layer_outputs = cosine_weight_ > 0 ? &targets->layer_outputs : nullptr;
+    if (sharded_ != nullptr) {
+      sharded_->reset();  // the head is unsharded since the last batch
+    }
     targets->hidden_states = teacher_->forward(of_teacher).hidden_states;
+    // A sharded head is whole since the final norm ran, because both are one unit, and the head was not called.
+    targets->head_weight = sharded_ == nullptr ? head_weight_ : teacher_->head_weight();
   }
-  targets->head_weight = head_weight_;
   targets->loss = loss_;
   inputs.distillation = std::move(targets);
   return inputs;

@@ -5,9 +5,14 @@
 #include <optional>
 #include <string>
 
+#include "lehr/mesh/distributed_context.h"
 #include "lehr/train/config.h"
 #include "lehr/train/model_folder.h"
 #include "lehr/train/task.h"
+
+namespace lehr::shard {
+class FullySharded;
+}
 
 namespace lehr::train {
 
@@ -16,20 +21,27 @@ namespace lehr::train {
 std::optional<ModelFolder> open_teacher(
     const TrainConfig& config, const descriptor::ModelFamilies& families, const descriptor::ModelArgs& student);
 
-/// Returns the bytes that the teacher adds to each rank of a run: its weights, and the results of a batch that stay
-/// until backward has read them.
-int64_t teacher_bytes(const TrainConfig& config, const descriptor::ModelArgs& teacher);
+/// Returns the bytes that the teacher adds to each rank of a run: its weights, or its shards and what is unsharded at a
+/// time, and the results of a batch that stay until backward has read them. `context` is null on one device.
+int64_t teacher_bytes(
+    const TrainConfig& config, const descriptor::ModelArgs& teacher, const mesh::DistributedContext* context = nullptr);
 
 /// Returns "DIR (llama): 1.2 M parameters, 2.5 MiB in a step", for the report at the start.
-std::string describe_teacher(const TrainConfig& config, const ModelFolder& teacher);
+std::string describe_teacher(
+    const TrainConfig& config, const ModelFolder& teacher, const mesh::DistributedContext* context);
 
 /// A task of causal language models with the loss of [distillation] instead of its own. It runs the teacher on the
 /// inputs of each batch, without gradients. Reports the means 'kl', 'ce' (cross-entropy with the labels), 'agreement'
 /// (of the most likely token) and, if it is computed, 'cosine' (the distance).
 class DistillationTask : public TrainTask {
  public:
-  /// `task` must outlive this object. The teacher is in eval mode, and never changes.
-  DistillationTask(const TrainTask& task, const DistillationConfig& config, std::shared_ptr<nn::Model> teacher);
+  /// `task` must outlive this object. The teacher is in eval mode, and never changes. `sharded` is the handle of its
+  /// shards, which must outlive this object; null for a whole teacher.
+  DistillationTask(
+      const TrainTask& task,
+      const DistillationConfig& config,
+      std::shared_ptr<nn::Model> teacher,
+      shard::FullySharded* sharded = nullptr);
 
   nn::ModelInputs build_forward_inputs(const Batch& batch) const override;
   int64_t count_valid(const Batch& batch) const override { return task_.count_valid(batch); }
@@ -39,7 +51,8 @@ class DistillationTask : public TrainTask {
  private:
   const TrainTask& task_;
   std::shared_ptr<nn::Model> teacher_;
-  at::Tensor head_weight_;  // (V, the teacher's hidden size)
+  shard::FullySharded* sharded_;
+  at::Tensor head_weight_;  // (V, the teacher's hidden size), of a whole teacher
   ops::LinearKlOptions loss_;
   double cosine_weight_;
 };

@@ -5,7 +5,6 @@
 
 #include "lehr/base/error.h"
 #include "lehr/peft/inject.h"
-#include "lehr/shard/fully_shard.h"
 #include "lehr/train/build_stage.h"
 #include "lehr/train/mesh_rules.h"
 #include "lehr/train/precision.h"
@@ -33,47 +32,54 @@ std::shared_ptr<nn::Model> stage_of_rank(
 }
 }  // namespace
 
-std::shared_ptr<nn::Model> load_on_ranks(
-    const ModelFolder& folder, const TrainSpecs& specs, TrainConfig config, const Ranks& ranks, at::Device device) {
-  const at::ScalarType dtype = compute_type(config.training);
-  if (ranks.context() == nullptr) {
-    return folder.load(device, dtype);
-  }
+ModelOnRanks::ModelOnRanks(
+    const ModelFolder& folder, const TrainSpecs& specs, TrainConfig config, const Ranks& ranks, at::Device device)
+    : folder_(folder), config_(std::move(config)), device_(device), built_(folder.build()) {
   // Adapters are those of the folder, and nothing is trained.
-  config.peft = {};
-  config.float8 = {};
-  config.activation_checkpoint.mode = "none";
+  config_.peft = {};
+  config_.float8 = {};
+  config_.activation_checkpoint.mode = "none";
+  config_.model.hf_assets_path = folder.base.string();
   mesh::DistributedContext& context = *ranks.context();
   const mesh::Group& pp = context.group(mesh::axis::pp);
-  config.model.hf_assets_path = folder.base.string();
-  const TrainSpec& spec = specs.at(config.model);
-  const ModelFolder::Built built = folder.build();
+  const TrainSpec& spec = specs.at(config_.model);
   const bool staged = pp.size() > 1;
-  const auto part = staged ? stage_of_rank(folder, built, spec, config, pp) : built.model;
-  const bool offload = config.parallelism.fsdp_cpu_offload;
-  shard::FullySharded sharded = lay_out_stage(
-      config,
+  const auto part = staged ? stage_of_rank(folder, built_, spec, config_, pp) : built_.model;
+  sharded_.emplace(lay_out_stage(
+      config_,
       spec,
       context,
       *part,
       {.current_stage = pp.rank(), .num_stages = pp.size()},
-      offload ? std::optional(device) : std::nullopt);
-  std::shared_ptr<nn::Model> model = part;
+      config_.parallelism.fsdp_cpu_offload ? std::optional(device) : std::nullopt));
+  model_ = part;
   if (staged) {
     std::vector<int64_t> rank_of_stage(static_cast<size_t>(pp.size()));
     std::iota(rank_of_stage.begin(), rank_of_stage.end(), 0);
-    model = std::make_shared<StagedModel>(
+    model_ = std::make_shared<StagedModel>(
         std::vector<StagedModel::Stage>{{.number = pp.rank(), .model = part}}, std::move(rank_of_stage), pp);
   }
-  folder.fill(*model, built, [&] {
-    if (offload) {
-      shard::materialize_offloaded(*model, device, dtype);
+}
+
+std::shared_ptr<nn::Model> ModelOnRanks::load() {
+  const at::ScalarType dtype = compute_type(config_.training);
+  folder_.fill(*model_, built_, [&] {
+    if (config_.parallelism.fsdp_cpu_offload) {
+      shard::materialize_offloaded(*model_, device_, dtype);
     } else {
-      nn::materialize(*model, device, dtype);
+      nn::materialize(*model_, device_, dtype);
     }
   });
-  sharded.reset();
-  return model;
+  sharded_->reset();
+  return model_;
+}
+
+std::shared_ptr<nn::Model> load_on_ranks(
+    const ModelFolder& folder, const TrainSpecs& specs, TrainConfig config, const Ranks& ranks, at::Device device) {
+  if (ranks.context() == nullptr) {
+    return folder.load(device, compute_type(config.training));
+  }
+  return ModelOnRanks(folder, specs, std::move(config), ranks, device).load();
 }
 
 namespace {

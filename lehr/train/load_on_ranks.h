@@ -1,13 +1,38 @@
-// A model folder loaded over the ranks of a mesh, for evaluation, generation and verification.
+// A model folder loaded over the ranks of a mesh: for evaluation, generation and verification, and as a teacher.
 #pragma once
 
 #include <memory>
+#include <optional>
 
+#include "lehr/shard/fully_shard.h"
 #include "lehr/train/model_folder.h"
 #include "lehr/train/ranks.h"
 #include "lehr/train/train_spec.h"
 
 namespace lehr::train {
+
+/// The model of a folder, laid out over the ranks of a mesh like a training run, without adapters or float8 of the run:
+/// on meta until load().
+class ModelOnRanks {
+ public:
+  /// All ranks must call; `folder` must outlive load(), and `ranks`, which are several, the model. Throws usage errors
+  /// that name the key.
+  ModelOnRanks(
+      const ModelFolder& folder, const TrainSpecs& specs, TrainConfig config, const Ranks& ranks, at::Device device);
+
+  /// Allocates this rank's shards and reads them. Call it once.
+  std::shared_ptr<nn::Model> load();
+  /// The handle of the shards, of the pipeline stage that this rank has.
+  shard::FullySharded& sharded() { return *sharded_; }
+
+ private:
+  const ModelFolder& folder_;
+  TrainConfig config_;
+  at::Device device_;
+  ModelFolder::Built built_;
+  std::shared_ptr<nn::Model> model_;
+  std::optional<shard::FullySharded> sharded_;
+};
 
 /// Loads the model of `folder` in the arithmetic of config.training, with the degrees and options of
 /// config.parallelism: as folder.load does on one device, and sharded like a training run on several. With pipeline

@@ -14,6 +14,7 @@
 #include "lehr/train/config.h"
 #include "lehr/train/distillation.h"
 #include "lehr/train/events.h"
+#include "lehr/train/load_on_ranks.h"
 #include "lehr/train/loss_spikes.h"
 #include "lehr/train/pipeline.h"
 #include "lehr/train/ranks.h"
@@ -77,6 +78,7 @@ struct Run {
   std::unique_ptr<descriptor::ModelArgs> args;
   std::unique_ptr<TrainTask> task;
   std::optional<ModelFolder> teacher;              ///< Of [distillation]; nullopt without one.
+  std::unique_ptr<ModelOnRanks> teacher_on_ranks;  ///< With several ranks: its shards.
   std::unique_ptr<DistillationTask> distillation;  ///< The task of training with a teacher; validations use `task`.
   RunData data;
   std::shared_ptr<nn::Model> model;

@@ -88,7 +88,7 @@ RunRecompute choose(Run& run, const RunEnvironment& environment, double granted)
 StepForecast forecast_of(const Run& run, const RunEnvironment& environment, const TrainConfig& config) {
   StepForecast step = environment.forecast(config, run.spec, *run.args, run.ranks.world_size());
   if (run.teacher) {
-    step.peak += teacher_bytes(config, *run.teacher->args);
+    step.peak += teacher_bytes(config, *run.teacher->args, run.ranks.context());
   }
   return step;
 }
