@@ -63,8 +63,8 @@ Body = namedtuple("Body", "threads elements moved least why scratch", defaults=(
 FOUR = lambda size, arch: 4 / HIDDEN  # one float32 per row
 BODIES = {
     "RmsNormForwardRow": Body(512, packs(16 // 4), lambda s, a: 2 * s + FOUR(s, a), lambda s, a: 2 * s,
-        "reads x, writes y and one number per row; registers hold the row (with a branch: 4 tensors, of 4 that must "
-        "move)"),
+        "reads x, writes y and one number per row; registers hold the row (with a residual branch it moves 4 "
+        "tensors, all of which must move)"),
     "RmsNormBackwardRows": Body(512, packs(4), lambda s, a: 3 * s + FOUR(s, a) + parts(PARTS_BY_ROW, TOKENS),
         lambda s, a: 3 * s, "reads x and dy, writes dx, and per group a part of the weight's gradient"),
     "SumParts": Body(128, lambda s: 4, lambda s, a: 4, lambda s, a: 4, "reads float32 parts, writes one row"),
@@ -87,7 +87,7 @@ BODIES = {
         lambda s, a: HIDDEN * (s + 4)),
     "ScaleColumns": Body(256, lambda s: 1, lambda s, a: 4, lambda s, a: 4, "reads the largest elements of all groups"),
     "RoundColumns": Body(256, packs(1), lambda s, a: s + 1, lambda s, a: s + 1,
-        "reads, writes float8 transposed in segments of 128 bytes; the scales of columns need a pass before",
+        "reads, writes float8 transposed in segments of 128 bytes; the scales of columns need an earlier pass",
         lambda s, a: 64 * 132),
     "SumSquaresOfPiece": Body(512, packs(4), lambda s, a: s, lambda s, a: s, "reads"),
     "ScalePiece": Body(512, packs(4), lambda s, a: 2 * s, lambda s, a: 2 * s, "reads and writes"),
@@ -103,7 +103,7 @@ BODIES = {
         "reads copies and writes their gradients; the 8 warps of one block read the gradient of a token"),
     "RoundGroup": Body(256, lambda s: 16, lambda s, a: 6, lambda s, a: 6, "reads float32, writes bfloat16"),
     "StochasticAdamWGroup": Body(256, lambda s: 16, lambda s, a: 4 + 4 + 4 * s, lambda s, a: 4 + 4 + 4 * s,
-        "reads and writes a bfloat16 value and two moments, reads a gradient (here float32)"),
+        "reads and writes a bfloat16 value and two moments, reads a gradient"),
 }
 # Kernels that may move more than 1.1 times the least bytes, and the reason.
 ALLOWED = {("CrossEntropyRow", "float"):
@@ -186,7 +186,7 @@ def make_table(nvcc, arches):
     jobs = [(source, arch) for arch in arches for source in sources]
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda job: compile_file(nvcc, job[0], job[1].name, folder), jobs))
-    lines, problems = [f"By nvcc {version}."], []
+    lines, problems = [f"Compiled by nvcc {version}."], []
     for arch in arches:
         lines += ["", f"**{arch.name}** ({arch.gpu})", "",
                   "| kernel | registers | spilled | shared | threads | occupancy | instructions | per element | "

@@ -166,8 +166,8 @@ int generate(const std::vector<std::string>& args, const train::TrainSpecs& spec
     std::fputs(
         ("lehr generate --model DIR --prompt TEXT [OPTIONS]\n\n"
          "Continues a text, with a key/value cache. A model that needs several devices is sharded by lehr launch,\n"
-         "torchrun, srun or mpirun, with the keys of a config's [parallelism]; by default like fully sharded "
-         "training:\n\n"
+         "torchrun, srun or mpirun, with the keys of a config's [parallelism]; by default it is fully "
+         "sharded:\n\n"
          "  lehr launch -n 2 -- generate --model DIR --prompt TEXT --parallelism.tensor_parallel_degree=2\n\n" +
          arguments_help(ConfigObject::of(options)))
             .c_str(),

@@ -32,8 +32,8 @@ struct Options {
     v.optional(
         "restarts",
         restarts,
-        "How often to start all ranks again after a rank failed or was killed; lehr train then continues from its "
-        "newest checkpoint.",
+        "Maximum number of restarts of all ranks, after a rank failed or was killed; lehr train then continues from "
+        "its newest checkpoint.",
         at_least(0));
     v.optional(
         "min_ranks",

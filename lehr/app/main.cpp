@@ -39,7 +39,7 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> kCommands{
       {"train", "train a model described by a TOML file; resumes automatically", train, train_on_threads},
       {"plan", "predict time, memory and bubble of a run before it starts", plan},
-      {"eval", "loss and perplexity of a checkpoint on a dataset", of_launcher(eval), of_threads(eval)},
+      {"eval", "compute loss and perplexity of a checkpoint on a dataset", of_launcher(eval), of_threads(eval)},
       {"score", "score the importance of each part of a model, for pruning", of_launcher(score), of_threads(score)},
       {"generate", "generate text with a checkpoint", of_launcher(generate), of_threads(generate)},
       {"verify", "compare a model with the outputs of another implementation", of_launcher(verify), of_threads(verify)},

@@ -70,7 +70,8 @@ struct Options {
     v.optional(
         "average_kv",
         chosen.average_kv,
-        "Replace KV heads by means of neighbours; needs no scores, and keeps query heads unchanged.");
+        "Average groups of neighbouring KV heads instead of removing heads; needs no scores, and keeps query heads "
+        "unchanged.");
     v.optional(
         "scale_pruned_weights",
         chosen.scale_pruned_weights,

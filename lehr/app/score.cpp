@@ -180,7 +180,7 @@ int score(const std::vector<std::string>& args, const train::TrainSpecs& specs, 
          "  lehr score CONFIG.toml --output scores                       # all kinds of parts that the model has\n"
          "  lehr score CONFIG.toml --output scores --kinds kv_heads,ffn  # only these\n\n"
          "Batches have validation.local_batch_size sequences. docs/score.md has the formulas.\n\n"
-         "A model that needs several devices is sharded over them; each scores all sequences:\n\n"
+         "A model that needs several devices is sharded over them; each rank scores all sequences:\n\n"
          "  lehr launch -n 4 -- score CONFIG.toml --output scores\n\n" +
          arguments_help(ConfigObject::of(options)))
             .c_str(),

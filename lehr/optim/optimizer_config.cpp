@@ -83,7 +83,7 @@ void OptimizerConfig::fields(FieldVisitor& v) {
   v.optional(
       "muon_exclude",
       muon_exclude,
-      "muon: regular expression for names of matrices that AdamW updates; it updates all other parameters anyway.");
+      "muon: regular expression for names of matrices that AdamW updates, besides parameters that are not matrices.");
   v.list("param_groups", param_groups, "Groups of parameters, by name, with hyperparameters of their own.");
 }
 

@@ -87,7 +87,7 @@ void compute_fields(Machine& m, FieldVisitor& v) {
   v.optional(
       "expert_half_tokens",
       m.expert_half_tokens,
-      "Tokens of an expert with which its matmuls reach half of achieved_expert_fraction; 0: that fraction with any "
+      "Tokens per expert at which its matmuls reach half of achieved_expert_fraction; 0: that fraction with any "
       "number.",
       at_least(0));
   v.optional(

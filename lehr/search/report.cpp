@@ -136,7 +136,7 @@ std::string words_of(const Limit& limit, double teacher) {
 }
 
 std::string budget_table(const Search& search, const Cost& child) {
-  std::string text = "| | teacher | child | | budget |\n| --- | --- | --- | --- | --- |\n";
+  std::string text = "| | teacher | child | of the teacher's | budget |\n| --- | --- | --- | --- | --- |\n";
   const Cost teacher = teacher_cost(search);
   const auto limits = search.config().budget.limits();
   for (const CostKind kind : kCostKinds) {

@@ -72,11 +72,11 @@ uint32_t checksum_of(const std::string& text) {
 std::string sentence(const ShadowPrice& price, const std::vector<Limit>& limits) {
   const CostKind kind = limits.at(price.budget).kind;
   return fmt::format(
-      "{:.0f} % more {} ({}) is worth {} per token",
+      "{:.0f} % more {} ({}) would lower the sum of scores by {} per token",
       100 * price.share,
       name_of(kind),
       with_unit(kind, price.more),
-      price.worth > 0 ? fmt::format("{:.3g}", price.worth) : "nothing");
+      price.worth > 0 ? fmt::format("{:.3g}", price.worth) : "0");
 }
 
 const char* name_of(Stage stage) {

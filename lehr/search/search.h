@@ -59,7 +59,7 @@ std::string text_of(const Choice& choice);
 /// Returns the CRC-32C of a text.
 uint32_t checksum_of(const std::string& text);
 
-/// Returns "5 % more memory (12 MiB) is worth 0.0004 per token".
+/// Returns "5 % more memory (12 MiB) would lower the sum of scores by 0.0004 per token".
 std::string sentence(const ShadowPrice& price, const std::vector<Limit>& limits);
 
 /// A solution that was measured as a whole model.

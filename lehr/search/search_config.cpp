@@ -219,7 +219,7 @@ void ScoreConfig::fields(FieldVisitor& v) {
        {"cosine", Objective::cosine},
        {"mse", Objective::mse}},
       "Measurement to minimize. kl: KL divergence from the teacher; nll: loss; agreement: share of tokens whose most "
-      "likely prediction is not the teacher's; cosine, mse: distance of the final hidden states.");
+      "likely prediction differs from the teacher's; cosine, mse: distance of the final hidden states.");
 }
 
 void WorkloadConfig::fields(FieldVisitor& v) {

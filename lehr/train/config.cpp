@@ -141,9 +141,10 @@ void ActivationCheckpointConfig::fields(FieldVisitor& v) {
   v.optional(
       "mode",
       mode,
-      "Activation checkpointing. none: keep all activations (fastest); selective: recompute some, see "
-      "selective_ac_option; full: recompute every layer; auto: on CPUs the mode that recomputes least and fits into "
-      "memory, on GPUs or with CPU offload selective with \"op 2\". Losses are bitwise identical in all modes.",
+      "Activation checkpointing. none: recompute only norms, rotary embeddings and SwiGLU gates, as all modes do "
+      "(fastest); selective: recompute more, see selective_ac_option; full: recompute every layer; auto: on CPUs the "
+      "mode that recomputes least and fits into memory, on GPUs or with CPU offload selective with \"op 2\". Losses "
+      "are bitwise identical in all modes.",
       one_of({"auto", "none", "selective", "full"}));
   v.optional(
       "selective_ac_option",
@@ -331,7 +332,7 @@ void TrainConfig::fields(FieldVisitor& v) {
   v.group("validation", validation, "Loss on held-out data.");
   v.group("sample", sample, "Text sample at the end of training.");
   v.group("comm", comm, "Timeouts of communication.");
-  v.group("reliability", reliability, "Checks for silent corruption, spikes of the loss and slow ranks.");
+  v.group("reliability", reliability, "Checks for silent corruption, loss spikes and slow ranks.");
   v.group("debug", debug, "Seed and determinism.");
 }
 

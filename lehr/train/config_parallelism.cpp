@@ -83,8 +83,9 @@ void visit_exchanges(ParallelismConfig& c, FieldVisitor& v) {
   v.optional(
       "tensor_parallel_regather",
       c.tensor_parallel_regather,
-      "With tensor_parallel_degree above 1: save only this rank's part of the sequence that enters a block, and "
-      "all-gather it again in backward. Less activation memory, more communication, which overlaps with a matmul.");
+      "With tensor_parallel_degree above 1: save only this rank's part of the sequence that enters attention or an "
+      "FFN, and all-gather it again in backward. Less activation memory, more communication, which overlaps with a "
+      "matmul.");
   v.choice(
       "fsdp_reshard_after_forward",
       c.fsdp_reshard_after_forward,

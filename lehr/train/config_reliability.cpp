@@ -41,8 +41,8 @@ void ReliabilityConfig::fields(FieldVisitor& v) {
   v.optional(
       "straggler_factor",
       straggler_factor,
-      "A rank that computes, without its waits for others, for more than this factor times the median of its pipeline "
-      "stage is a straggler. The log names it. 0: no such check. CPU only.",
+      "A rank whose compute time, without waits for other ranks, is above this factor times the median of its "
+      "pipeline stage is a straggler. The log names it. 0: no such check. CPU only.",
       Rule{.min = 0});
   v.optional(
       "straggler_window",

@@ -1,4 +1,4 @@
-"""Lehr trains large language models; this package has its program, `lehr`, and this module.
+"""Lehr trains large language models; this package contains the program `lehr` and this module.
 
     import lehr
 

@@ -56,8 +56,8 @@ def inspect(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 def verify(folder: str | os.PathLike[str], reference: str | os.PathLike[str] | None = None, *, device: str = "cpu",
            dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-    """Compares a model with a reference (docs/verify.md): ok, rows with name, max_abs, max_rel, tolerance and ok, and
-    left_out.
+    """Compares a model with a reference (docs/verify.md). Returns ok, rows with name, max_abs, max_rel, tolerance and
+    ok, and left_out, the reference's tensors that were not compared.
 
         assert lehr.verify("reference/")["ok"]
     """
@@ -66,7 +66,7 @@ def verify(folder: str | os.PathLike[str], reference: str | os.PathLike[str] | N
 
 def plan(config: Config, overrides: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
     """Predicts time and memory of a run: the content of plan.json (docs/plan.md). Options are those of `lehr plan`;
-    output, a folder, keeps the report and its pictures.
+    with output, a folder, the report and its pictures are kept there.
 
         lehr.plan("run.toml", devices=8, machine="h100")
     """

@@ -14,7 +14,7 @@ class Tokenizer:
     """A tokenizer: a folder with tokenizer.json, the file itself, or "byte".
 
         tokenizer = lehr.Tokenizer("byte")
-        tokenizer.decode(tokenizer.encode("Hallo"))   # "Hallo"
+        tokenizer.decode(tokenizer.encode("Hello"))   # "Hello"
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -27,7 +27,7 @@ class Tokenizer:
         return tokenizer
 
     def encode(self, text: str) -> list[int]:
-        """The ids of `text`, without begin and end of text."""
+        """The ids of `text`, without ids for begin and end of text."""
         return call(self._core.encode, text)
 
     def decode(self, ids: Sequence[int], skip_special: bool = False) -> str:
@@ -148,7 +148,7 @@ class Model:
             parameter.grad = None
 
     def train(self, mode: bool = True) -> Model:
-        """Sets train mode (dropout), or with False eval mode, in which a model is loaded."""
+        """Sets train mode (dropout), or with False eval mode. Models are loaded in eval mode."""
         call(self._core.train, mode)
         return self
 

@@ -50,7 +50,7 @@ class Trainer:
 
     data(step): Python training data, a function of the step from 0 on. Returns input_ids, (B, T) int64, or a dict with
     "input_ids" and maybe "labels" (default: the next id), "position_ids" and "document_ids"; B is the global batch size
-    and T is training.seq_len. A resumed run calls it with the step after the checkpoint's.
+    and T is training.seq_len. A run that resumes from step-N calls data(N) first.
 
         trainer = lehr.Trainer("run.toml", {"optimizer.lr": 3e-4})
         for step in trainer:
@@ -92,7 +92,7 @@ class Trainer:
             yield step
 
     def run(self) -> Step | None:
-        """Trains to the end and returns the last step. Ctrl-C saves a checkpoint, if the run has any, and is raised."""
+        """Trains to the end and returns the last step. Ctrl-C saves a checkpoint, if enabled, and is raised."""
         last = None
         try:
             for last in self:
@@ -142,7 +142,7 @@ class Trainer:
         return self._core.completed_steps()
 
     def on_step_begin(self, hook: Callable[[int], Any]) -> Callable[[int], Any]:
-        """Calls hook(step) before each step; a decorator. An exception of a hook ends the run."""
+        """Calls hook(step), counted from 1, before each step; usable as a decorator. An exception ends the run."""
         return self._on("step_begin", hook)
 
     def on_gradients_ready(self, hook: Callable[[int], Any]) -> Callable[[int], Any]:
@@ -156,7 +156,7 @@ class Trainer:
         return self._on("gradients_ready", hook)
 
     def on_step_end(self, hook: Callable[[Step], Any]) -> Callable[[Step], Any]:
-        """Calls hook(Step) after each update; a decorator."""
+        """Calls hook(Step) after each step; usable as a decorator."""
         return self._on("step_end", hook)
 
     def _on(self, event: str, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -27,6 +27,11 @@ const std::set<std::string> kOthers = {
     "MatchingZeros",
     "PascalCase",
     "SameMinorVersion",
+    "shard_map",
+    "set_data",
+    "n_tokens_seen",
+    "less_layers",       // the end of two keys
+    "train_grad_norms",  // a tensor whose name is made from two parts
     "notes.md"};
 const std::set<std::string> kOtherScopes = {"torch", "at", "c10", "std"};
 
@@ -51,7 +56,8 @@ std::set<std::string> paths() {
 
 bool is_source(const std::string& path) {
   static const std::set<std::string> kExtensions = {".h", ".cpp", ".inl", ".cu", ".py"};
-  return kExtensions.count(fs::path(path).extension().string()) != 0;
+  const fs::path file = path;
+  return kExtensions.count(file.extension().string()) != 0 || file.filename() == "CMakeLists.txt";
 }
 
 /// All identifiers of the sources.
@@ -143,14 +149,19 @@ std::set<std::string> commands() {
   return found;
 }
 
-/// Returns the identifiers of a function, `Type::function(...)`, or a type; nothing if the name is neither.
+/// Returns the identifiers of a function, `Type::function(...)` or `some_function`, or a type; nothing if the name is
+/// neither.
 std::vector<std::string> symbols_in(const std::string& name) {
   static const std::regex kScoped(R"(((?:[A-Za-z_]\w*::)+~?[A-Za-z_]\w*)(\(.*\))?)");
   static const std::regex kCall(R"(([A-Za-z_]\w*)\(\))");
   static const std::regex kType(R"(([A-Z][a-z0-9]+(?:[A-Z][A-Za-z0-9]*)+))");
+  static const std::regex kWords(R"(([a-z][a-z0-9]*(?:_[a-z0-9]+)+_?))");
   std::smatch match;
+  if (name.ends_with("_test") || name.ends_with("_bench")) {  // a program
+    return {};
+  }
   if (!std::regex_match(name, match, kScoped) && !std::regex_match(name, match, kCall) &&
-      !std::regex_match(name, match, kType)) {
+      !std::regex_match(name, match, kType) && !std::regex_match(name, match, kWords)) {
     return {};
   }
   std::vector<std::string> parts;
@@ -206,6 +217,34 @@ TEST(DocsNames, OfFunctionsAndTypesOccurInTheSources) {
   EXPECT_GE(count, 300U) << "names of functions and types were found";
 }
 
+// Each function of the index of ARCHITECTURE.md is in one of the files of its row.
+TEST(DocsNames, OfTheIndexAreInTheFilesOfTheirRows) {
+  std::istringstream lines(read(kRoot / "ARCHITECTURE.md"));
+  bool index = false;
+  size_t count = 0;
+  for (std::string line; std::getline(lines, line);) {
+    index = index || line.starts_with("## Where is");
+    std::set<std::string> in_files;
+    std::vector<std::string> symbols;
+    for (const Name& name : names_of("ARCHITECTURE.md", index ? line : "")) {
+      if (!path_in(name.text).empty() && fs::is_regular_file(kRoot / path_in(name.text))) {
+        in_files.merge(identifiers({path_in(name.text)}));
+      } else if (name.text.find('/') == std::string::npos) {
+        static const std::regex kLast(R"((?:.*::)?(\w+))");
+        std::smatch match;
+        ASSERT_TRUE(std::regex_match(name.text, match, kLast)) << name.text;
+        symbols.push_back(match[1].str());
+      }
+    }
+    for (const std::string& symbol : symbols) {
+      ++count;
+      EXPECT_TRUE(in_files.count(symbol) != 0) << "ARCHITECTURE.md: `" << symbol << "` is in no file of its row:\n"
+                                               << line;
+    }
+  }
+  EXPECT_GE(count, 20U);
+}
+
 // Returns "Suite.Test" for each test of the tree.
 std::set<std::string> test_names() {
   static const std::regex kTest(R"(\bTEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\s*\))");
@@ -247,6 +286,8 @@ TEST(DocsNames, AreRead) {
   EXPECT_FALSE(is_placeholder("linear.h"));
   EXPECT_EQ(symbols_in("Trainer::run()"), (std::vector<std::string>{"Trainer", "run"}));
   EXPECT_EQ(symbols_in("RunLog"), (std::vector<std::string>{"RunLog"}));
+  EXPECT_EQ(symbols_in("start_at"), (std::vector<std::string>{"start_at"}));
+  EXPECT_TRUE(symbols_in("nn_test").empty());
   EXPECT_TRUE(symbols_in("at::Tensor").empty());
   EXPECT_TRUE(symbols_in("training.steps").empty());
 }
