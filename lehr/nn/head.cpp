@@ -61,8 +61,8 @@ at::Tensor SplitLanguageModellingHeadImpl::forward(const at::Tensor& hidden_stat
   check_labels(hidden_states, labels);
   const at::Tensor rows = rows_of(hidden_states);
   const at::Tensor flat = labels.reshape(-1);
-  const at::Tensor losses =
-      loss_ ? loss_(rows, whole_weight(), flat) : ops::linear_cross_entropy(rows, whole_weight(), flat, kIgnoreIndex);
+  const at::Tensor losses = sharded_ ? sharded_->loss(rows, whole_weight(), flat)
+                                     : ops::linear_cross_entropy(rows, whole_weight(), flat, kIgnoreIndex);
   return losses.view(labels.sizes());
 }
 
@@ -72,16 +72,11 @@ at::Tensor SplitLanguageModellingHeadImpl::forward(
     const DistillationTargets& targets,
     ops::LinearKl& values) {
   check_labels(hidden_states, labels);
-  require(
-      !loss_,
-      "distillation: each rank has a part of the vocabulary only (parallelism.tensor_parallel_degree above 1); set it "
-      "to 1");
-  values = ops::linear_kl(
-      rows_of(hidden_states),
-      whole_weight(),
-      {.hidden = rows_of(targets.hidden_states), .weight = targets.head_weight},
-      labels.reshape(-1),
-      targets.loss);
+  const at::Tensor rows = rows_of(hidden_states), flat = labels.reshape(-1);
+  const ops::TeacherHead teacher{
+      .hidden = rows_of(whole_sequence(targets.hidden_states)), .weight = targets.head_weight};
+  values = sharded_ ? sharded_->compare(rows, whole_weight(), teacher, flat, targets.loss)
+                    : ops::linear_kl(rows, whole_weight(), teacher, flat, targets.loss);
   for (at::Tensor* tensor : {&values.loss, &values.kl, &values.nll, &values.agrees}) {
     *tensor = tensor->view(labels.sizes());
   }
@@ -89,7 +84,7 @@ at::Tensor SplitLanguageModellingHeadImpl::forward(
 }
 
 at::Tensor SplitLanguageModellingHeadImpl::logits(const at::Tensor& hidden_states) {
-  return logits_ ? logits_(hidden_states, whole_weight()) : at::linear(hidden_states, whole_weight());
+  return sharded_ ? sharded_->logits(hidden_states, whole_weight()) : at::linear(hidden_states, whole_weight());
 }
 
 ClassificationHeadImpl::ClassificationHeadImpl(int64_t hidden_size, int64_t num_labels, double dropout, Init init)

@@ -31,21 +31,35 @@ class SplitLanguageModellingHeadImpl : public Module {
   at::Tensor forward(const at::Tensor& hidden_states, const at::Tensor& labels);
 
   /// Compares the head with a teacher's: returns ops::LinearKl::loss (B, T), and sets `values` to the others. Labels
-  /// are as above. Throws a usage error if a loss was set.
+  /// are as above.
   at::Tensor forward(
       const at::Tensor& hidden_states,
       const at::Tensor& labels,
       const DistillationTargets& targets,
       ops::LinearKl& values);
 
-  /// From now on scores labels with `loss`, instead of ops::linear_cross_entropy, and computes the logits of the whole
-  /// vocabulary with `logits`: for sharded weights.
-  using Loss = std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels)>;
-  using Logits = std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& weight)>;
-  void set_sharded(Loss loss, Logits logits) {
-    loss_ = std::move(loss);
-    logits_ = std::move(logits);
-  }
+  /// What the head does with some rows of its weight, if the vocabulary is sharded.
+  struct Sharded {
+    /// Scores labels, instead of ops::linear_cross_entropy.
+    std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels)> loss;
+    /// Compares with a teacher, instead of ops::linear_kl; teacher.weight are the same rows.
+    std::function<ops::LinearKl(
+        const at::Tensor& hidden,
+        const at::Tensor& weight,
+        const ops::TeacherHead& teacher,
+        const at::Tensor& labels,
+        const ops::LinearKlOptions& options)>
+        compare;
+    /// The logits of the whole vocabulary.
+    std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& weight)> logits;
+    /// All positions (B, T, ...) from those of this rank.
+    std::function<at::Tensor(const at::Tensor& part)> whole_sequence;
+  };
+  void set_sharded(Sharded sharded) { sharded_ = std::move(sharded); }
+
+  /// Returns all positions (B, T, ...) of a tensor that has those of this rank, as the hidden states given to the head
+  /// have: the tensor itself, unless the head is sharded.
+  at::Tensor whole_sequence(const at::Tensor& part) const { return sharded_ ? sharded_->whole_sequence(part) : part; }
 
   /// Returns all logits, (B, T, V), in the dtype of the hidden states.
   at::Tensor logits(const at::Tensor& hidden_states);
@@ -57,8 +71,7 @@ class SplitLanguageModellingHeadImpl : public Module {
   at::Tensor whole_weight() const;
 
  private:
-  Loss loss_;
-  Logits logits_;
+  std::optional<Sharded> sharded_;
 };
 LEHR_MODULE(SplitLanguageModellingHead);
 

@@ -3,6 +3,7 @@
 #include "lehr/base/error.h"
 #include "lehr/mesh/collectives.h"
 #include "lehr/shard/tensor_parallel.h"
+#include "lehr/shard/vocab_parallel_kl.h"
 #include "lehr/shard/vocab_parallel_loss.h"
 
 namespace lehr::shard {
@@ -112,12 +113,24 @@ void vocab_parallel(nn::SplitLanguageModellingHeadImpl& head, DistributedContext
   const Group& group = context.group(mesh::axis::tp);
   gather_sequence(head, context);
   head.set_sharded(
-      [part, &group](const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels) {
-        return vocab_parallel_linear_cross_entropy(hidden, weight, labels, part, group, nn::kIgnoreIndex);
-      },
-      [part, &group](const at::Tensor& hidden, const at::Tensor& weight) {
-        return whole_logits(at::linear(hidden, weight), part, group);
-      });
+      {.loss =
+           [part, &group](const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels) {
+             return vocab_parallel_linear_cross_entropy(hidden, weight, labels, part, group, nn::kIgnoreIndex);
+           },
+       .compare =
+           [part, &group](
+               const at::Tensor& hidden,
+               const at::Tensor& weight,
+               const ops::TeacherHead& teacher,
+               const at::Tensor& labels,
+               const ops::LinearKlOptions& options) {
+             return vocab_parallel_linear_kl(hidden, weight, teacher, labels, part, group, options);
+           },
+       .logits = [part, &group](
+                     const at::Tensor& hidden,
+                     const at::Tensor& weight) { return whole_logits(at::linear(hidden, weight), part, group); },
+       .whole_sequence =
+           [&group](const at::Tensor& positions) { return mesh::gather_invariant(positions, group, /*dim=*/1); }});
 }
 
 }  // namespace lehr::shard

@@ -20,32 +20,6 @@ at::ScalarType wide_type(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// Returns the row of this rank's weight for each label, or -1 if it is another rank's.
-at::Tensor own_row_of(const at::Tensor& labels, const std::vector<Range>& parts) {
-  at::Tensor rows = at::full_like(labels, -1);
-  int64_t before = 0;
-  for (const Range& part : parts) {
-    const at::Tensor mine = labels.ge(part.begin).logical_and(labels.lt(part.end));
-    rows = at::where(mine, labels - part.begin + before, rows);
-    before += part.size();
-  }
-  return rows;
-}
-
-// The losses or gradients of tokens whose labels the host has not read (ops::all_rows; undefined if it has): 0 where
-// the label is ignored, NaN where it is outside the vocabulary.
-at::Tensor as_labels_say(const at::Tensor& numbers, const at::Tensor& labels, int64_t vocabulary) {
-  if (!labels.defined()) {
-    return numbers;
-  }
-  return numbers.masked_fill(labels.eq(-1), 0)
-      .masked_fill(labels.ge(vocabulary), std::numeric_limits<double>::quiet_NaN());
-}
-
-// Maximum bytes of a chunk's logits on the CPU. There are up to three copies of them, and every rank of a machine has
-// its own.
-constexpr int64_t kLogitsBytes = 64 << 20;
-
 // Calls body(first, count, logits) for chunks of tokens, with this rank's logits (count, V of this rank) in the wide
 // type. The body may overwrite them.
 template <class Body>
@@ -53,7 +27,7 @@ void for_chunks(const at::Tensor& hidden, const at::Tensor& weight, const Body& 
   const int64_t count = hidden.size(0);
   const auto wide = wide_type(hidden);
   const int64_t chunk = ops::chunk_rows(
-      count, weight.size(0), static_cast<int64_t>(c10::elementSize(wide)), weight.is_cuda(), kLogitsBytes);
+      count, weight.size(0), static_cast<int64_t>(c10::elementSize(wide)), weight.is_cuda(), kPartLogitsBytes);
   for (int64_t first = 0; first < count; first += chunk) {
     const int64_t size = std::min(chunk, count - first);
     body(first, size, ops::product(hidden.narrow(0, first, size), weight.t()).to(wide));
@@ -140,7 +114,7 @@ struct VocabParallelLoss : torch::autograd::Function<VocabParallelLoss> {
     const bool on_gpu = ops::cuda::on_gpu(labels);
     const ops::LabelRows rows = on_gpu ? ops::all_rows(hidden, labels, part->size, ignore_index)
                                        : ops::rows_that_count(hidden, labels, ignore_index);
-    const at::Tensor own_rows = own_row_of(rows.labels, part->rows);
+    const at::Tensor own_rows = part->own_row_of(rows.labels);
     const RowSums sums = sum_rows(rows.hidden, weight, own_rows, *group);
     const at::Tensor judged = on_gpu ? rows.labels : at::Tensor();
     ctx->save_for_backward({hidden, weight, rows.index, own_rows, sums.log_sum_exp, judged});
@@ -193,10 +167,7 @@ at::Tensor vocab_parallel_linear_cross_entropy(
          .like = 2});
   }
   const OperatorScope scope(OperatorKind::loss, "lehr::vocab_parallel_linear_cross_entropy");
-  int64_t own = 0;
-  for (const Range& rows : part.rows) {
-    own += rows.size();
-  }
+  const int64_t own = part.count();
   require(
       hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) && weight.size(0) == own &&
           labels.dim() == 1 && labels.size(0) == hidden.size(0),

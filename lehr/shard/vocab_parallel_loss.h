@@ -1,18 +1,10 @@
 // Vocabulary-parallel language-model loss: linear layer and cross-entropy fused, without storing logits.
 #pragma once
 
-#include <vector>
-
-#include "lehr/base/box.h"
 #include "lehr/mesh/group.h"
+#include "lehr/shard/vocabulary_part.h"
 
 namespace lehr::shard {
-
-/// The ids whose rows a rank has.
-struct VocabularyPart {
-  int64_t size = 0;         ///< Size of the whole vocabulary.
-  std::vector<Range> rows;  ///< Ids of this rank, in the order of its weight's rows. Ranges may be empty.
-};
 
 /// Returns the negative log-likelihood of each label under softmax(hidden W^T), where `weight` (rows of `part`, H) has
 /// some rows of W; 0 where the label is ignore_index. hidden (N, H) and labels (N) int64 are the same on all ranks of

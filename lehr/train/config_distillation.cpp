@@ -49,16 +49,12 @@ void DistillationConfig::check_run(
   if (training.cuda_graphs) {
     problems.add("distillation.teacher", "the teacher's work is not recorded; remove training.cuda_graphs");
   }
-  const auto refuse = [&](const char* degree, int64_t value) {
-    if (value > 1) {
-      problems.add(
-          std::string("parallelism.") + degree,
-          "distillation.teacher: predictions are compared over the whole vocabulary and in one stage; expected 1, found " +
-              std::to_string(value));
-    }
-  };
-  refuse("tensor_parallel_degree", parallelism.tensor_parallel_degree);
-  refuse("pipeline_parallel_degree", parallelism.pipeline_parallel_degree);
+  if (parallelism.pipeline_parallel_degree > 1) {
+    problems.add(
+        "parallelism.pipeline_parallel_degree",
+        "distillation.teacher: the model and its teacher are compared in one stage; expected 1, found " +
+            std::to_string(parallelism.pipeline_parallel_degree));
+  }
 }
 
 }  // namespace lehr::train

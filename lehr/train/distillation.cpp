@@ -1,7 +1,10 @@
 #include "lehr/train/distillation.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
@@ -18,13 +21,33 @@ constexpr const char* kKey = "distillation.teacher";
 struct Sizes {
   int64_t layers;
   int64_t hidden;
+  std::vector<int64_t> segments;  // of the vocabulary
 
   explicit Sizes(const descriptor::ModelArgs& args) {
     const auto model = args.build({});  // on meta
     layers = model->num_local_layers();
     hidden = model->head_weight().size(1);
+    for (const auto& module : model->modules()) {
+      if (const auto* head = module->as<nn::SplitLanguageModellingHeadImpl>()) {
+        for (const nn::Linear& segment : head->segments) {
+          segments.push_back(segment->weight.size(0));
+        }
+      }
+    }
   }
 };
+
+// Each rank of tensor parallelism has a part of each segment, of both heads.
+void check_segments(const TrainConfig& config, const std::string& path, const Sizes& teacher, const Sizes& student) {
+  require(
+      config.parallelism.tensor_parallel_degree == 1 || teacher.segments == student.segments,
+      "{}: with parallelism.tensor_parallel_degree above 1 both vocabularies must be split alike, but {} has segments of "
+      "{} tokens, and the model of {} (ModelOverrides::split_vocab_size)",
+      kKey,
+      path,
+      fmt::join(teacher.segments, ", "),
+      fmt::join(student.segments, ", "));
+}
 }  // namespace
 
 std::optional<ModelFolder> open_teacher(
@@ -55,8 +78,9 @@ std::optional<ModelFolder> open_teacher(
       config.training.seq_len,
       args.max_position_ids(),
       path);
+  const Sizes of_teacher(args), of_student(student);
+  check_segments(config, path, of_teacher, of_student);
   if (config.distillation.cosine_weight > 0) {
-    const Sizes of_teacher(args), of_student(student);
     require(
         of_teacher.layers == of_student.layers && of_teacher.hidden == of_student.hidden,
         "distillation.cosine_weight: hidden states are compared layer by layer, but {} has {} layers of size {}, and "
@@ -75,14 +99,16 @@ int64_t teacher_bytes(
   const Sizes sizes(teacher);
   const int64_t parameters = teacher.get_nparams_and_flops(config.training.seq_len).num_parameters;
   const mesh::DeviceMeshParameters mesh = context == nullptr ? mesh::DeviceMeshParameters{} : context->parameters();
-  const int64_t shards = mesh.data_parallel_shard * mesh.context_parallel;
+  const int64_t shards = mesh.data_parallel_shard * mesh.context_parallel * mesh.tensor_parallel;
   int64_t weights = parameters;
   if (shards > 1) {
     // The head stays unsharded until the model has computed its loss; a layer is unsharded while the one before runs.
     const int64_t head = teacher.vocab_size() * sizes.hidden;
-    weights = std::min(parameters, parameters / shards + head + 2 * (parameters - head) / sizes.layers);
+    const int64_t whole = head + 2 * (parameters - head) / sizes.layers;
+    weights = std::min(parameters, parameters / shards + whole / mesh.tensor_parallel);
   }
-  const int64_t tokens = config.training.local_batch_size * config.training.seq_len / mesh.context_parallel;
+  const int64_t tokens =
+      config.training.local_batch_size * config.training.seq_len / (mesh.context_parallel * mesh.tensor_parallel);
   const int64_t kept = config.distillation.cosine_weight > 0 ? sizes.layers + 1 : 1;  // hidden states
   return (weights + kept * tokens * sizes.hidden) *
          static_cast<int64_t>(c10::elementSize(compute_type(config.training)));

@@ -241,7 +241,9 @@ TEST(Distillation, OnRanksEqualsOneDevice) {
         Mesh{.dp_replicate = 2, .dp_shard = 2},
         Mesh{.cp = 2},
         Mesh{.dp_shard = 2, .cp = 2},
-        Mesh{.dp_replicate = 2, .cp = 2}}) {
+        Mesh{.dp_replicate = 2, .cp = 2},
+        Mesh{.tp = 2},
+        Mesh{.dp_shard = 2, .cp = 2, .tp = 2}}) {
     SCOPED_TRACE(mesh.name());
     const Folder folder;
     const auto config = distilled_run(folder.path());
@@ -267,7 +269,7 @@ TEST(Distillation, OfExpertsOnRanksEqualsOneDevice) {
   const auto alone = run_in(one, losses);
   train(alone);
   for (const Mesh& mesh :
-       {Mesh{.dp_shard = 2, .ep = 2}, Mesh{.cp = 2, .ep = 2}, Mesh{.dp_shard = 2, .cp = 2, .ep = 2}}) {
+       {Mesh{.dp_shard = 2, .ep = 2}, Mesh{.cp = 2, .ep = 2}, Mesh{.dp_shard = 2, .tp = 2, .ep = 2}}) {
     SCOPED_TRACE(mesh.name());
     const Folder folder;
     const auto config = run_in(folder, losses);
@@ -414,15 +416,11 @@ TEST(Distillation, IsRefusedByNameWhereItIsNotSupported) {
     return error_of([&] { testing::tiny_run(folder.path(), overrides); });
   };
   const std::pair<std::string, std::string> teacher{"distillation.teacher", "\"somewhere\""};
-  for (const char* degree : {"tensor", "pipeline"}) {
-    const std::string key = fmt::format("parallelism.{}_parallel_degree", degree);
-    EXPECT_THAT(
-        message({teacher, {key, "2"}}),
-        HasSubstr(
-            key +
-            ": distillation.teacher: predictions are compared over the whole vocabulary and in one stage; expected "
-            "1, found 2"));
-  }
+  EXPECT_THAT(
+      message({teacher, {"parallelism.pipeline_parallel_degree", "2"}}),
+      HasSubstr(
+          "parallelism.pipeline_parallel_degree: distillation.teacher: the model and its teacher are compared in one "
+          "stage; expected 1, found 2"));
   EXPECT_THAT(
       message({teacher, {"training.task", "\"classification\""}}),
       HasSubstr("distillation.teacher: a classifier has no token distribution"));
@@ -436,6 +434,19 @@ TEST(Distillation, IsRefusedByNameWhereItIsNotSupported) {
       HasSubstr("distillation.teacher: the other keys of [distillation]"));
   EXPECT_THAT(message({teacher, {"distillation.temperature", "0"}}), HasSubstr("distillation.temperature"));
   EXPECT_THAT(message({teacher, {"distillation.cosine_weight", "-1"}}), HasSubstr("distillation.cosine_weight"));
+}
+
+// Of two segments, a rank has a part of each.
+TEST(Distillation, NeedsVocabulariesThatAreSplitAlikeForTensorParallelism) {
+  const Folder folder;
+  auto config = distilled_run(folder.path());
+  const auto student = testing::families().from_hf_folder(folder.path() / "shape");
+  student->apply({.split_vocab_size = {{"old", 200}, {"new", 57}}, .split_vocab_order = {"old", "new"}});
+  EXPECT_TRUE(open_teacher(config, testing::families(), *student));
+  config.parallelism.tensor_parallel_degree = 2;
+  EXPECT_THAT(
+      error_of([&] { open_teacher(config, testing::families(), *student); }),
+      HasSubstr("has segments of 257 tokens, and the model of 200, 57"));
 }
 
 TEST(Distillation, NamesATeacherThatDoesNotFit) {

@@ -1,0 +1,289 @@
+#include "lehr/shard/vocab_parallel_kl.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "lehr/base/error.h"
+#include "lehr/base/operator_profile.h"
+#include "lehr/ops/autograd.h"
+#include "lehr/ops/cuda.h"
+#include "lehr/ops/label_rows.h"
+#include "lehr/ops/matmul/matmul.h"
+
+namespace lehr::shard {
+
+namespace {
+using mesh::Group;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Both models' final hidden states (N, own hidden size) and rows of their heads (V of this rank, own hidden size).
+struct Heads {
+  at::Tensor hidden, weight, teacher_hidden, teacher_weight;
+
+  at::ScalarType wide() const { return hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+};
+
+// Calls body(first, count, student, teacher) for chunks of tokens, with this rank's logits (count, V of this rank) of
+// both in the wide type. The body may overwrite them.
+template <class Body>
+void for_chunks(const Heads& heads, const Body& body) {
+  const int64_t count = heads.hidden.size(0);
+  const auto bytes = 2 * static_cast<int64_t>(c10::elementSize(heads.wide()));
+  const int64_t chunk = ops::chunk_rows(count, heads.weight.size(0), bytes, heads.weight.is_cuda(), kPartLogitsBytes);
+  for (int64_t first = 0; first < count; first += chunk) {
+    const int64_t size = std::min(chunk, count - first);
+    body(
+        first,
+        size,
+        ops::product(heads.hidden.narrow(0, first, size), heads.weight.t()).to(heads.wide()),
+        ops::product(heads.teacher_hidden.narrow(0, first, size), heads.teacher_weight.t()).to(heads.wide()));
+  }
+}
+
+// Per token (n), over the whole vocabulary. Logits are s of the student and t of the teacher, c is 1 / temperature.
+struct Sums {
+  at::Tensor student;   // log sum exp(c s)
+  at::Tensor teacher;   // log sum exp(c t)
+  at::Tensor unscaled;  // log sum exp(s)
+  at::Tensor kl, nll, agrees;
+};
+
+// This rank's maxima and sums; those of exponentials are relative to its own maxima.
+struct OwnSums {
+  at::Tensor largest;  // (2, n): of s, of t
+  at::Tensor ids;      // (2, n): the ids that have them
+  at::Tensor numbers;  // (5, n): sum exp(c s), sum exp(c t), sum exp(c t) c (t - s), sum exp(s), the label's s
+};
+
+OwnSums own_sums(const Heads& heads, const at::Tensor& own_rows, const VocabularyPart& part, double c) {
+  const int64_t count = heads.hidden.size(0);
+  const auto options = heads.hidden.options().dtype(heads.wide());
+  OwnSums own{
+      .largest = at::full({2, count}, -kInfinity, options),
+      .ids = at::full({2, count}, part.size, options),
+      .numbers = at::zeros({5, count}, options)};
+  if (heads.weight.size(0) == 0) {
+    return own;
+  }
+  const at::Tensor ids = part.ids(heads.hidden.device());
+  for_chunks(heads, [&](int64_t first, int64_t size, const at::Tensor& s, const at::Tensor& t) {
+    const auto set = [&](const at::Tensor& rows, int64_t row, const at::Tensor& values) {
+      rows[row].narrow(0, first, size).copy_(values);
+    };
+    const auto [largest_s, where_s] = s.max(1);
+    const auto [largest_t, where_t] = t.max(1);
+    set(own.largest, 0, largest_s);
+    set(own.largest, 1, largest_t);
+    set(own.ids, 0, ids.index_select(0, where_s));
+    set(own.ids, 1, ids.index_select(0, where_t));
+    const at::Tensor above_s = s - largest_s.unsqueeze(1);
+    // A teacher may exclude all of this rank's tokens, or some, by a logit of -inf: they have no weight.
+    const at::Tensor weights = (t - largest_t.masked_fill(largest_t.eq(-kInfinity), 0).unsqueeze(1)).mul_(c).exp_();
+    set(own.numbers, 0, (above_s * c).exp_().sum(1));
+    set(own.numbers, 1, weights.sum(1));
+    set(own.numbers, 2, (t - s).mul_(c).mul_(weights).masked_fill_(weights.eq(0), 0).sum(1));
+    set(own.numbers, 3, c == 1 ? own.numbers[0].narrow(0, first, size) : above_s.exp().sum(1));
+    const at::Tensor rows = own_rows.narrow(0, first, size);
+    const at::Tensor label = s.gather(1, rows.clamp_min(0).unsqueeze(1)).squeeze(1);
+    set(own.numbers, 4, label.masked_fill(rows.lt(0), 0));
+  });
+  return own;
+}
+
+Sums sum_rows(
+    const Heads& heads, const at::Tensor& own_rows, const VocabularyPart& part, const Group& group, double c) {
+  const OwnSums own = own_sums(heads, own_rows, part, c);
+  if (heads.hidden.size(0) == 0) {
+    const at::Tensor none = own.numbers[0];
+    return {.student = none, .teacher = none, .unscaled = none, .kl = none, .nll = none, .agrees = none};
+  }
+  const at::Tensor largest = own.largest.clone();
+  group.all_reduce_max(largest);
+  // The least id that has the maximum of all ranks.
+  const at::Tensor ids = own.ids.masked_fill(own.largest.ne(largest), static_cast<double>(part.size)).neg_();
+  group.all_reduce_max(ids);
+  // Each rank rescales its sums to the maxima of all ranks; exp(-inf) = 0 on a rank without rows.
+  const at::Tensor lower = own.largest - largest;
+  const at::Tensor scaled = (lower * c).exp_(), numbers = own.numbers;
+  numbers[0].mul_(scaled[0]);
+  numbers[1].mul_(scaled[1]);
+  numbers[2].mul_(scaled[1]);
+  numbers[3].mul_(lower[0].exp());
+  group.all_reduce(numbers);
+  Sums sums{
+      .student = numbers[0].log().add_(largest[0], c),
+      .teacher = numbers[1].log().add_(largest[1], c),
+      .unscaled = numbers[3].log().add_(largest[0]),
+      .kl = {},
+      .nll = {},
+      .agrees = ids[0].eq(ids[1]).to(heads.wide())};
+  // sum p (log p - log q), with log p = c t - teacher and log q = c s - student.
+  sums.kl = numbers[2] / numbers[1] - sums.teacher + sums.student;
+  sums.nll = sums.unscaled - numbers[4];
+  return sums;
+}
+
+struct Gradients {
+  at::Tensor hidden;  // partial
+  at::Tensor weight;
+};
+
+// The gradients for an incoming gradient of row_scale (n) of each token's loss. `logs` (3, n) are Sums::student,
+// teacher and unscaled.
+Gradients gradients_of(
+    const Heads& heads,
+    const at::Tensor& own_rows,
+    const at::Tensor& logs,
+    const at::Tensor& row_scale,
+    const ops::LinearKlOptions& options,
+    bool hidden_wanted,
+    bool weight_wanted) {
+  Gradients gradients{
+      .hidden = hidden_wanted ? at::zeros_like(heads.hidden) : at::Tensor(),
+      .weight = weight_wanted ? at::zeros_like(heads.weight) : at::Tensor()};
+  if (heads.weight.size(0) == 0) {
+    return gradients;
+  }
+  const double c = 1 / options.temperature;
+  for_chunks(heads, [&](int64_t first, int64_t size, const at::Tensor& s, const at::Tensor& t) {
+    const auto log = [&](int64_t row) { return logs[row].narrow(0, first, size).unsqueeze(1); };
+    const at::Tensor q = (s * c).sub_(log(0)).exp_(), p = (t * c).sub_(log(1)).exp_();
+    at::Tensor of_logits = (q - p).mul_(options.kl_weight * c);
+    if (options.nll_weight != 0) {
+      // softmax - one_hot(label); the one-hot is on the rank that has the label's row.
+      at::Tensor of_nll = (s - log(2)).exp_();
+      const at::Tensor rows = own_rows.narrow(0, first, size);
+      of_nll.scatter_add_(1, rows.clamp_min(0).unsqueeze(1), rows.ge(0).to(of_nll.scalar_type()).neg_().unsqueeze(1));
+      of_logits.add_(of_nll, options.nll_weight);
+    }
+    const at::Tensor gradient =
+        of_logits.mul_(row_scale.narrow(0, first, size).unsqueeze(1)).to(heads.hidden.scalar_type());
+    if (hidden_wanted) {
+      ops::put_product(gradients.hidden.narrow(0, first, size), gradient, heads.weight);
+    }
+    if (weight_wanted) {
+      ops::add_product_(gradients.weight, gradient.t(), heads.hidden.narrow(0, first, size));
+    }
+  });
+  return gradients;
+}
+
+at::Tensor selected(const at::Tensor& rows, const at::Tensor& index) {
+  return index.defined() ? rows.index_select(0, index) : rows;
+}
+
+struct VocabParallelKl : torch::autograd::Function<VocabParallelKl> {
+  static variable_list forward(
+      AutogradContext* ctx,
+      const at::Tensor& hidden,
+      const at::Tensor& weight,
+      const ops::TeacherHead& teacher,
+      const at::Tensor& labels,
+      const VocabularyPart* part,
+      const Group* group,
+      const ops::LinearKlOptions* options) {
+    const ops::LabelRows rows = ops::loss_rows(hidden, labels, part->size, options->ignore_index);
+    const at::Tensor own_rows = part->own_row_of(rows.labels);
+    const Heads heads{rows.hidden, weight, selected(teacher.hidden, rows.index), teacher.weight};
+    const Sums sums = sum_rows(heads, own_rows, *part, *group, 1 / options->temperature);
+    const at::Tensor judged = ops::cuda::on_gpu(labels) ? rows.labels : at::Tensor();
+    ctx->save_for_backward(
+        {hidden,
+         weight,
+         teacher.hidden,
+         teacher.weight,
+         rows.index,
+         own_rows,
+         at::stack({sums.student, sums.teacher, sums.unscaled}),
+         judged});
+    ctx->saved_data["vocabulary"] = part->size;
+    ctx->saved_data["temperature"] = options->temperature;
+    ctx->saved_data["kl_weight"] = options->kl_weight;
+    ctx->saved_data["nll_weight"] = options->nll_weight;
+    const auto all = [&](const at::Tensor& values) {
+      return ops::spread(as_labels_say(values, judged, part->size), rows.index, labels.size(0));
+    };
+    const at::Tensor loss = options->kl_weight * sums.kl + options->nll_weight * sums.nll;
+    const variable_list results{all(loss), all(sums.kl), all(sums.nll), all(sums.agrees)};
+    ctx->mark_non_differentiable({results[1], results[2], results[3]});
+    return results;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const OperatorScope scope(OperatorKind::loss, "lehr::vocab_parallel_linear_kl_backward");
+    ops::refuse_double_backward("vocab_parallel_linear_kl");
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &hidden = saved[0], &index = saved[4];
+    const ops::LinearKlOptions options{
+        .temperature = ctx->saved_data["temperature"].toDouble(),
+        .kl_weight = ctx->saved_data["kl_weight"].toDouble(),
+        .nll_weight = ctx->saved_data["nll_weight"].toDouble()};
+    Gradients gradients = gradients_of(
+        {selected(hidden, index), saved[1], selected(saved[2], index), saved[3]},
+        saved[5],
+        saved[6],
+        as_labels_say(selected(grads[0], index), saved[7], ctx->saved_data["vocabulary"].toInt()),
+        options,
+        ctx->needs_input_grad(0),
+        ctx->needs_input_grad(1));
+    if (gradients.hidden.defined()) {
+      gradients.hidden = ops::spread(gradients.hidden, index, hidden.size(0));
+    }
+    return {gradients.hidden, gradients.weight, {}, {}, {}, {}, {}};
+  }
+};
+
+void check(
+    const at::Tensor& hidden,
+    const at::Tensor& weight,
+    const ops::TeacherHead& teacher,
+    const at::Tensor& labels,
+    const VocabularyPart& part) {
+  const int64_t own = part.count();
+  require(
+      hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) && weight.size(0) == own &&
+          labels.dim() == 1 && labels.size(0) == hidden.size(0),
+      "vocab_parallel_linear_kl: expected hidden (N, H), weight ({}, H) and labels (N), found {}, {} and {}",
+      own,
+      ops::shape_of(hidden),
+      ops::shape_of(weight),
+      ops::shape_of(labels));
+  require(
+      teacher.hidden.dim() == 2 && teacher.weight.dim() == 2 && teacher.hidden.size(0) == hidden.size(0) &&
+          teacher.hidden.size(1) == teacher.weight.size(1) && teacher.weight.size(0) == own,
+      "vocab_parallel_linear_kl: expected the teacher's hidden ({}, its hidden size) and weight ({}, its hidden size), "
+      "found {} and {}",
+      hidden.size(0),
+      own,
+      ops::shape_of(teacher.hidden),
+      ops::shape_of(teacher.weight));
+}
+}  // namespace
+
+ops::LinearKl vocab_parallel_linear_kl(
+    const at::Tensor& hidden,
+    const at::Tensor& weight,
+    const ops::TeacherHead& teacher,
+    const at::Tensor& labels,
+    const VocabularyPart& part,
+    const Group& group,
+    const ops::LinearKlOptions& options) {
+  const OperatorScope scope(OperatorKind::loss, "lehr::vocab_parallel_linear_kl");
+  check(hidden, weight, teacher, labels, part);
+  if (!ops::cuda::on_gpu(labels)) {  // where the host would wait, a wrong label makes the loss NaN
+    ops::check_labels(labels, part.size, options.ignore_index);
+  }
+  const ops::TeacherHead t{
+      .hidden = teacher.hidden.detach().contiguous(), .weight = teacher.weight.detach().contiguous()};
+  const variable_list values =
+      VocabParallelKl::apply(hidden.contiguous(), weight.contiguous(), t, labels.contiguous(), &part, &group, &options);
+  return {.loss = values[0], .kl = values[1], .nll = values[2], .agrees = values[3]};
+}
+
+}  // namespace lehr::shard

@@ -1,0 +1,32 @@
+// A rank's part of a vocabulary, for the losses over a vocabulary whose rows are on several ranks.
+#pragma once
+
+#include <vector>
+
+#include "lehr/base/box.h"
+#include "lehr/base/torch.h"
+
+namespace lehr::shard {
+
+/// The ids whose rows a rank has.
+struct VocabularyPart {
+  int64_t size = 0;         ///< Size of the whole vocabulary.
+  std::vector<Range> rows;  ///< Ids of this rank, in the order of its weight's rows. Ranges may be empty.
+
+  /// Number of the rank's rows.
+  int64_t count() const;
+  /// Returns the ids of the rank's rows, (count), on that device.
+  at::Tensor ids(at::Device device) const;
+  /// Returns the row of this rank's weight for each label, or -1 if it is another rank's.
+  at::Tensor own_row_of(const at::Tensor& labels) const;
+};
+
+/// Maximum bytes of a chunk's logits on the CPU. There are up to three copies of them, and every rank of a machine has
+/// its own.
+constexpr int64_t kPartLogitsBytes = 64 << 20;
+
+/// The losses or gradients of tokens whose labels the host has not read (ops::all_rows; undefined if it has): 0 where
+/// the label is ignored, NaN where it is outside the vocabulary.
+at::Tensor as_labels_say(const at::Tensor& numbers, const at::Tensor& labels, int64_t vocabulary);
+
+}  // namespace lehr::shard
