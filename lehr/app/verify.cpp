@@ -70,7 +70,7 @@ int verify(const std::vector<std::string>& args, const train::TrainSpecs& specs,
          "the format of a reference; example/reference/make_reference.py writes one for any Hugging Face language\n"
          "model.\n\n"
          "A model that needs several devices is sharded by lehr launch, torchrun, srun or mpirun, with the keys of a\n"
-         "config's [parallelism]; its outputs are compared, not gradients and training steps:\n\n"
+         "config's [parallelism]; its outputs and gradients are compared, not training steps:\n\n"
          "  lehr launch -n 2 -- verify --model DIR --parallelism.tensor_parallel_degree=2\n\n" +
          arguments_help(ConfigObject::of(options)))
             .c_str(),

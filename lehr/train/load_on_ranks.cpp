@@ -108,6 +108,16 @@ Precision precision_of(at::ScalarType dtype) {
 }
 }  // namespace
 
+TrainConfig config_for_whole_sequences(
+    const ModelFolder& folder, const ParallelismConfig& parallelism, at::ScalarType dtype, const Ranks& ranks) {
+  check_whole_sequences(*folder.args, ranks);
+  TrainConfig config;
+  config.parallelism = parallelism;
+  config.training.dtype = precision_of(dtype);
+  config.training.seq_len = ranks.sequence_parts();
+  return config;
+}
+
 std::shared_ptr<nn::Model> load_for_whole_sequences(
     const ModelFolder& folder,
     const TrainSpecs& specs,
@@ -115,12 +125,7 @@ std::shared_ptr<nn::Model> load_for_whole_sequences(
     at::ScalarType dtype,
     const Ranks& ranks,
     at::Device device) {
-  check_whole_sequences(*folder.args, ranks);
-  TrainConfig config;
-  config.parallelism = parallelism;
-  config.training.dtype = precision_of(dtype);
-  config.training.seq_len = ranks.sequence_parts();
-  return load_on_ranks(folder, specs, std::move(config), ranks, device);
+  return load_on_ranks(folder, specs, config_for_whole_sequences(folder, parallelism, dtype, ranks), ranks, device);
 }
 
 }  // namespace lehr::train

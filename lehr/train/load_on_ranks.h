@@ -41,9 +41,13 @@ class ModelOnRanks {
 std::shared_ptr<nn::Model> load_on_ranks(
     const ModelFolder& folder, const TrainSpecs& specs, TrainConfig config, const Ranks& ranks, at::Device device);
 
-/// Loads the model for work on the same whole sequences of any length on all ranks, which pad them (generate.h,
-/// verify.h), in float32, float64 or bfloat16. Throws a usage error, besides those of load_on_ranks, for ranks that
-/// would have parts of sequences, and for replicas.
+/// Returns the config with which several ranks work on the same whole sequences of any length, which they pad
+/// (generate.h, verify.h), in float32, float64 or bfloat16. Throws a usage error for ranks that would have parts of
+/// sequences, and for replicas.
+TrainConfig config_for_whole_sequences(
+    const ModelFolder& folder, const ParallelismConfig& parallelism, at::ScalarType dtype, const Ranks& ranks);
+
+/// Loads the model for such work. Throws a usage error as config_for_whole_sequences and load_on_ranks do.
 std::shared_ptr<nn::Model> load_for_whole_sequences(
     const ModelFolder& folder,
     const TrainSpecs& specs,

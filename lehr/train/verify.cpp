@@ -15,6 +15,86 @@ namespace lehr::train {
 namespace {
 using Path = std::filesystem::path;
 
+/// The parameters that an optimizer changes: without state, such as the bias of a router.
+std::vector<nn::NamedParameter> trained(const nn::Model& model) {
+  auto parameters = nn::named_parameters(model);
+  std::erase_if(parameters, [](const nn::NamedParameter& one) { return one.parameter->is_state(); });
+  return parameters;
+}
+
+at::Tensor gradient_of(const nn::Parameter& parameter) {
+  const at::Tensor& gradient = parameter.value().grad();
+  return gradient.defined() ? gradient : at::zeros_like(parameter.value());
+}
+
+/// Returns gradients, one for each trained parameter, with the names and the expert layout of `expected`.
+std::vector<std::pair<std::string, at::Tensor>> stored_gradients(
+    const std::vector<std::pair<std::string, at::Tensor>>& gradients,
+    const descriptor::ModelArgs& args,
+    const state::WeightReader& expected) {
+  state::NameSet names;
+  for (const auto& [name, gradient] : gradients) {
+    names.insert(name);
+  }
+  return stored_tensors_of(gradients, checkpoint_map(args, expected).to(names));
+}
+
+/// The gradients of the reference's loss, or nullopt if it has none.
+std::optional<ReferenceFile> gradients_of_reference(const Comparison& comparison) {
+  const Path file = comparison.folder() / "grads.safetensors";
+  if (!comparison.has("labels") || !std::filesystem::exists(file)) {
+    return std::nullopt;
+  }
+  return ReferenceFile(file, "grad:");
+}
+
+at::Tensor loss_of_reference(
+    Comparison& comparison, nn::Model& model, const descriptor::ModelArgs& args, const Ranks& ranks) {
+  const auto host = [&](const std::string& name) { return comparison.reference().tensor(name); };
+  const at::Tensor mask = comparison.has("attention_mask") ? host("attention_mask") : at::Tensor();
+  return reference_loss(model, args, ranks, comparison.options().device, host("input_ids"), host("labels"), mask);
+}
+
+/// Returns the whole gradients of a sharded model: all ranks add their shards, and divide by the number of ranks that
+/// have an element.
+std::vector<std::pair<std::string, at::Tensor>> whole_gradients(const nn::Model& model, const Ranks& ranks) {
+  std::vector<std::pair<std::string, at::Tensor>> gradients;
+  for (const auto& [name, parameter] : trained(model)) {
+    std::vector<int64_t> shape = parameter->shape();
+    shape.insert(shape.begin(), 2);  // sums, and ranks that have the element
+    const at::Tensor whole = at::zeros(shape, parameter->value().options());
+    at::Tensor own = whole;
+    for (size_t dim = 0; dim < parameter->box().size(); ++dim) {
+      const Range& range = parameter->box()[dim];
+      own = own.narrow(static_cast<int64_t>(dim) + 1, range.begin, range.size());
+    }
+    own[0].copy_(gradient_of(*parameter));
+    own[1].fill_(1);
+    ranks.sum_over_world(whole);
+    gradients.emplace_back(name, whole[0] / whole[1]);
+  }
+  return gradients;
+}
+
+/// Compares the gradients of a model without pipeline stages.
+void compare_sharded_gradients(
+    Comparison& comparison,
+    ModelOnRanks& sharded,
+    nn::Model& model,
+    const descriptor::ModelArgs& args,
+    const Ranks& ranks) {
+  auto expected = gradients_of_reference(comparison);
+  if (!expected || ranks.context()->size(mesh::axis::pp) > 1) {
+    return;
+  }
+  sharded.sharded().begin_step();
+  // Gradients are sums over the data-parallel ranks, which all have the same sequences.
+  const auto same = static_cast<double>(ranks.context()->parameters().data_parallel_shard);
+  (loss_of_reference(comparison, model, args, ranks) / same).backward();
+  sharded.sharded().finish_backward();
+  comparison.compare_all(*expected, stored_gradients(whole_gradients(model, ranks), args, expected->reader()));
+}
+
 /// Compares a whole model on one device.
 class Verifier {
  public:
@@ -44,23 +124,12 @@ class Verifier {
     return reference_loss(*model_, args_, one_device_, options_.device, input_ids, labels, mask);
   }
 
-  /// The parameters that an optimizer changes: without state, such as the bias of a router.
-  std::vector<nn::NamedParameter> trained() const {
-    auto parameters = nn::named_parameters(*model_);
-    std::erase_if(parameters, [](const nn::NamedParameter& one) { return one.parameter->is_state(); });
-    return parameters;
-  }
-
-  /// Returns gradients with the names and the expert layout of `expected`.
   std::vector<std::pair<std::string, at::Tensor>> gradients(const state::WeightReader& expected) const {
     std::vector<std::pair<std::string, at::Tensor>> values;
-    state::NameSet names;
-    for (const auto& [name, parameter] : trained()) {
-      const at::Tensor& gradient = parameter->value().grad();
-      values.emplace_back(name, gradient.defined() ? gradient : at::zeros_like(parameter->value()));
-      names.insert(name);
+    for (const auto& [name, parameter] : trained(*model_)) {
+      values.emplace_back(name, gradient_of(*parameter));
     }
-    return stored_tensors_of(values, checkpoint_map(args_, expected).to(names));
+    return stored_gradients(values, args_, expected);
   }
 
   void clear_gradients() {
@@ -71,15 +140,11 @@ class Verifier {
   }
 
   void gradient_rows() {
-    const Path file = comparison_.folder() / "grads.safetensors";
-    if (!has("labels") || !std::filesystem::exists(file)) {
-      return;
+    if (auto expected = gradients_of_reference(comparison_)) {
+      loss_of_reference(comparison_, *model_, args_, one_device_).backward();
+      comparison_.compare_all(*expected, gradients(expected->reader()));
+      clear_gradients();
     }
-    const at::Tensor mask = has("attention_mask") ? host("attention_mask") : at::Tensor();
-    loss_of(host("input_ids"), host("labels"), mask).backward();
-    ReferenceFile expected(file, "grad:");
-    comparison_.compare_all(expected, gradients(expected.reader()));
-    clear_gradients();
   }
 
   /// Compares the loss including the load-balancing loss of all routers, and the routers' gradients.
@@ -126,7 +191,7 @@ class Verifier {
     config.weight_decay = settings.at("weight_decay").as_double();
     const Node& max_norm = settings.at("max_grad_norm");
     std::vector<std::string> names;
-    for (const auto& [parameter_name, parameter] : trained()) {
+    for (const auto& [parameter_name, parameter] : trained(*model_)) {
       names.push_back(parameter_name);
     }
     optim::AdamW optimizer(config, names);
@@ -140,7 +205,7 @@ class Verifier {
       loss.backward();
       std::vector<optim::NamedParameter> parameters;
       std::vector<at::Tensor> gradients;
-      for (const auto& [parameter_name, parameter] : trained()) {
+      for (const auto& [parameter_name, parameter] : trained(*model_)) {
         parameters.push_back({.name = parameter_name, .value = parameter->value(), .grad = parameter->value().grad()});
         gradients.push_back(parameter->value().grad());
       }
@@ -194,8 +259,11 @@ VerifyReport verify_on_ranks(
   }
   const ModelFolder folder = open_model(options, specs.families());
   Comparison comparison(options);
-  const auto model = load_for_whole_sequences(folder, specs, parallelism, options.dtype, ranks, options.device);
+  ModelOnRanks sharded(
+      folder, specs, config_for_whole_sequences(folder, parallelism, options.dtype, ranks), ranks, options.device);
+  const auto model = sharded.load();
   compare_outputs(comparison, *model, *folder.args, ranks);
+  compare_sharded_gradients(comparison, sharded, *model, *folder.args, ranks);
   return comparison.finish();
 }
 

@@ -20,9 +20,10 @@ class TrainSpecs;
 /// Runs every comparison for which the reference has inputs. Throws a usage error for missing or broken files.
 VerifyReport verify(const VerifyOptions& options, const descriptor::ModelFamilies& families);
 
-/// The same on one device. On several, the model is sharded by the degrees of `parallelism`, and its outputs are
-/// compared: not gradients and training steps, nor what compare_outputs leaves out. All ranks must call and get the
-/// same report. Throws a usage error for a mesh whose ranks have no whole sequences, or replicas.
+/// The same on one device. On several, the model is sharded by the degrees of `parallelism`, and its outputs and
+/// gradients are compared: not training steps, with pipeline stages not gradients, nor what compare_outputs leaves out.
+/// All ranks must call and get the same report. Throws a usage error for a mesh whose ranks have no whole sequences, or
+/// replicas.
 VerifyReport verify_on_ranks(
     const VerifyOptions& options, const TrainSpecs& specs, const ParallelismConfig& parallelism, const Ranks& ranks);
 
