@@ -70,6 +70,10 @@ const std::vector<Mesh> kExperts{
     {.dp_shard = 2, .tp = 2, .ep = 4},
     {.dp_shard = 2, .ep = 2, .pp = 2}};
 
+const std::vector<Mesh> kThree{{.dp_shard = 2}, {.dp_shard = 2, .tp = 2}, {.tp = 2, .pp = 2}};
+const std::vector<Mesh> kThreeWithExperts{
+    {.dp_shard = 4, .ep = 2}, {.tp = 2, .ep = 2}, {.dp_shard = 2, .ep = 2, .pp = 2}};
+
 class VerifyOnMeshes : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(
     References,
@@ -81,7 +85,20 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"qwen3moe_sparse_step2", kExperts},
         Case{
             "deepseek_v3_yarn",
-            {{.dp_shard = 2, .ep = 2}, {.dp_shard = 4, .ep = 4}, {.pp = 2}, {.dp_shard = 2, .ep = 2, .pp = 2}}}),
+            {{.dp_shard = 2, .ep = 2}, {.dp_shard = 4, .ep = 4}, {.pp = 2}, {.dp_shard = 2, .ep = 2, .pp = 2}}},
+        Case{"qwen2_yarn", kThree},
+        Case{"mistral_full", kThree},
+        Case{"olmo2", kThree},
+        Case{"olmo3_two_bases", kThree},
+        Case{"smollm3_layers", kThree},
+        Case{"gemma3_linear", kThree},
+        Case{"mixtral_experts", {{.dp_shard = 4, .ep = 2}, {.dp_shard = 2, .ep = 2, .pp = 2}}},
+        Case{"gpt_oss_clamp", {{.tp = 2}, {.dp_shard = 2, .tp = 2}, {.tp = 2, .pp = 2}}},
+        Case{"gpt_oss_yarn", {{.dp_shard = 4, .ep = 2}, {.dp_shard = 2, .ep = 2, .pp = 2}}},
+        Case{"glm4_moe_air", kThreeWithExperts},
+        Case{
+            "qwen3_next_chunks",
+            {{.dp_shard = 2, .ep = 2}, {.dp_shard = 4, .ep = 2}, {.dp_shard = 2, .ep = 2, .pp = 2}}}),
     [](const auto& one) { return std::string(one.param.reference); });
 
 TEST_P(VerifyOnMeshes, ComputesTheResultsOfOneDevice) {
