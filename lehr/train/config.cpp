@@ -1,6 +1,7 @@
 #include "lehr/train/config.h"
 
 #include <charconv>
+#include <limits>
 #include <string_view>
 #include <variant>
 
@@ -118,8 +119,21 @@ void TrainingConfig::fields(FieldVisitor& v) {
 }
 
 void TrainingConfig::check(Problems& problems) const {
-  if (global_batch_size == 0) {
-    problems.add("training.global_batch_size", "expected -1 or a positive number of sequences, found 0");
+  constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();  // far beyond any device; products stay in int64
+  if (local_batch_size > 0 && seq_len > 0 && local_batch_size > kMostTokens / seq_len) {
+    problems.add(
+        "training.local_batch_size",
+        fmt::format(
+            "{} sequences of {} tokens (training.seq_len) are more than the {} tokens that one forward pass may have; "
+            "lower one of them, and set training.global_batch_size to accumulate gradients",
+            local_batch_size,
+            seq_len,
+            kMostTokens));
+  }
+  if (global_batch_size == 0 || global_batch_size > kMostTokens) {
+    problems.add(
+        "training.global_batch_size",
+        fmt::format("expected -1 or a number of sequences up to {}, found {}", kMostTokens, global_batch_size));
   }
   if (global_batch_size > 0 && local_batch_size > 0 && global_batch_size % local_batch_size != 0) {
     problems.add(
