@@ -1,7 +1,6 @@
 #include "lehr/train/config.h"
 
 #include <charconv>
-#include <limits>
 #include <string_view>
 #include <variant>
 
@@ -119,21 +118,15 @@ void TrainingConfig::fields(FieldVisitor& v) {
 }
 
 void TrainingConfig::check(Problems& problems) const {
-  constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();  // far beyond any device; products stay in int64
-  if (local_batch_size > 0 && seq_len > 0 && local_batch_size > kMostTokens / seq_len) {
-    problems.add(
-        "training.local_batch_size",
-        fmt::format(
-            "{} sequences of {} tokens (training.seq_len) are more than the {} tokens that one forward pass may have; "
-            "lower one of them, and set training.global_batch_size to accumulate gradients",
-            local_batch_size,
-            seq_len,
-            kMostTokens));
+  constexpr int64_t kMost = 2147483647;  // far beyond any device; products stay in int64
+  if (local_batch_size > 0 && seq_len > 0 && local_batch_size > kMost / seq_len) {
+    constexpr auto kText =
+        "{} sequences of {} tokens (training.seq_len) exceed {} tokens in a forward pass; accumulate gradients instead";
+    problems.add("training.local_batch_size", fmt::format(kText, local_batch_size, seq_len, kMost));
   }
-  if (global_batch_size == 0 || global_batch_size > kMostTokens) {
-    problems.add(
-        "training.global_batch_size",
-        fmt::format("expected -1 or a number of sequences up to {}, found {}", kMostTokens, global_batch_size));
+  if (global_batch_size == 0 || global_batch_size > kMost) {
+    constexpr auto kText = "expected -1 or a number of sequences up to {}, found {}";
+    problems.add("training.global_batch_size", fmt::format(kText, kMost, global_batch_size));
   }
   if (global_batch_size > 0 && local_batch_size > 0 && global_batch_size % local_batch_size != 0) {
     problems.add(
