@@ -81,6 +81,13 @@ int eval(const std::vector<std::string>& args, const train::TrainSpecs& specs, c
     return 0;
   }
   require(arguments.positionals.size() == 1, "lehr eval: expected one config file; see lehr eval --help");
+  const std::string& given = arguments.positionals[0];
+  require(
+      !std::filesystem::is_directory(given),
+      "lehr eval: expected a config file, which describes the data, found the folder {}; evaluate a model on the data of "
+      "a config with lehr eval CONFIG.toml --model {}",
+      given,
+      given);
   const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = arguments.overrides});
   const auto config = from_node<train::TrainConfig>(sources, arguments.positionals[0]);
   start({.device = config.training.device, .comm = config.comm}, [&](mesh::Transport* transport) {

@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
+#include <string_view>
 
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
@@ -108,8 +110,48 @@ const ModelFamily& ModelFamilies::at(const std::string& name) const {
 }
 
 namespace {
-std::filesystem::path config_file(const std::filesystem::path& folder) {
-  return std::filesystem::is_directory(folder) ? path_beneath(folder, "config.json") : folder;
+namespace fs = std::filesystem;
+
+// Returns the newest checkpoint of the run whose folder was given instead, or the path itself; empty if there is none.
+fs::path newest_checkpoint(const fs::path& folder) {
+  constexpr std::string_view kPrefix = "step-";
+  fs::path newest;
+  int64_t latest = -1;
+  for (const fs::path& parent : {folder / "checkpoints", folder}) {
+    std::error_code unreadable;
+    for (const auto& entry : fs::directory_iterator(parent, unreadable)) {
+      const std::string name = entry.path().filename().string();
+      int64_t step = -1;
+      if (!name.starts_with(kPrefix) ||
+          std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), step).ptr !=
+              name.data() + name.size()) {
+        continue;  // another file, or a checkpoint that was set aside
+      }
+      if (step > latest) {
+        latest = step;
+        newest = entry.path();
+      }
+    }
+  }
+  return newest;
+}
+
+fs::path config_file(const fs::path& folder) {
+  if (!fs::is_directory(folder)) {
+    return folder;
+  }
+  if (!fs::exists(folder / "config.json")) {
+    require(
+        !fs::exists(folder / "adapter_config.json"),
+        "{}: holds adapters, not a model; `lehr merge` makes a model of them and their base",
+        folder.string());
+    const fs::path meant = newest_checkpoint(folder);
+    fail(
+        "{}: the folder has no config.json, so it holds no model{}",
+        folder.string(),
+        meant.empty() ? "" : fmt::format("; did you mean the newest checkpoint in it, {}?", meant.string()));
+  }
+  return path_beneath(folder, "config.json");
 }
 }  // namespace
 

@@ -185,21 +185,13 @@ void build_step(Run& run) {
   run.step->refresh();
 }
 
-// Returns nullopt for small models: a prediction takes a few milliseconds per layer, and their memory hardly matters.
-std::optional<ExpectedMemory> expected_memory(
-    const Run& run, const RunEnvironment& environment, const std::optional<StepForecast>& forecast) {
+// Returns nullopt for small models, whose memory hardly matters.
+std::optional<ExpectedMemory> expected_memory(const Run& run, const std::optional<StepForecast>& forecast) {
   constexpr int64_t kLarge = 20'000'000;  // parameters
-  if (!environment.forecast || run.ranks.world_size() > 1 || !run.device.is_cpu() ||
-      run.args->get_nparams_and_flops(1).num_parameters < kLarge) {
+  if (!forecast || run.ranks.world_size() > 1 || run.args->get_nparams_and_flops(1).num_parameters < kLarge) {
     return std::nullopt;
   }
-  try {
-    return ExpectedMemory{
-        .step = (forecast ? *forecast : forecast_of(run, environment, run.config)).peak,
-        .saves = run.checkpoints ? run.checkpoints->copied_bytes() : 0};
-  } catch (const std::exception&) {
-    return std::nullopt;  // a family that does not run on meta can still be trained
-  }
+  return ExpectedMemory{.step = forecast->peak, .saves = run.checkpoints ? run.checkpoints->copied_bytes() : 0};
 }
 
 WorkBesideSteps work_beside_steps(const Run& run) {
@@ -211,7 +203,7 @@ WorkBesideSteps work_beside_steps(const Run& run) {
 }
 
 // `given` is the config before choices of this start replaced some of its values: the saved config has none of them.
-void open_log(Run& run, const RunEnvironment& environment, const TrainConfig& given, const RunRecompute& recompute) {
+void open_log(Run& run, const TrainConfig& given, const RunRecompute& recompute) {
   const double peak_flops =
       run.config.metrics.measure_peak ? peak_flops_of_run(run.device, compute_type(run.config.training), run.ranks) : 0;
   if (!run.ranks.is_main()) {
@@ -233,14 +225,13 @@ void open_log(Run& run, const RunEnvironment& environment, const TrainConfig& gi
       run.state,
       run.logger,
       peak_flops,
-      expected_memory(run, environment, recompute.forecast),
+      expected_memory(run, recompute.forecast),
       work_beside_steps(run));
   if (run.teacher) {
     run.logger.info("teacher    {}", describe_teacher(run.config, *run.teacher, run.ranks.context()));
   }
   if (!recompute.line.empty()) {
-    const std::string line = fmt::format("recompute  {}", recompute.line);
-    recompute.fits ? run.logger.info("{}", line) : run.logger.warn("{}", line);
+    run.logger.info("recompute  {}", recompute.line);
   }
 }
 }  // namespace
@@ -265,7 +256,7 @@ std::unique_ptr<Run> build_run(TrainConfig config, const RunEnvironment& environ
   load_or_initialize(run, start);
   load_teacher(run);
   build_step(run);
-  open_log(run, environment, given, recompute);
+  open_log(run, given, recompute);
   return built;
 }
 

@@ -118,8 +118,15 @@ void TrainingConfig::fields(FieldVisitor& v) {
 }
 
 void TrainingConfig::check(Problems& problems) const {
-  if (global_batch_size == 0) {
-    problems.add("training.global_batch_size", "expected -1 or a positive number of sequences, found 0");
+  constexpr int64_t kMost = 2147483647;  // far beyond any device; products stay in int64
+  if (local_batch_size > 0 && seq_len > 0 && local_batch_size > kMost / seq_len) {
+    constexpr auto kText =
+        "{} sequences of {} tokens (training.seq_len) exceed {} tokens in a forward pass; accumulate gradients instead";
+    problems.add("training.local_batch_size", fmt::format(kText, local_batch_size, seq_len, kMost));
+  }
+  if (global_batch_size == 0 || global_batch_size > kMost) {
+    constexpr auto kText = "expected -1 or a number of sequences up to {}, found {}";
+    problems.add("training.global_batch_size", fmt::format(kText, kMost, global_batch_size));
   }
   if (global_batch_size > 0 && local_batch_size > 0 && global_batch_size % local_batch_size != 0) {
     problems.add(

@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 
 #include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/base/open_file.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/adapter_names.h"
 #include "lehr/state/integrity.h"
@@ -34,9 +36,13 @@ std::optional<std::string> damage_of(const fs::path& folder, bool contents, stat
     return found;
   }
   const std::string unreadable = coordinator.from_main("find open", [&]() -> std::string {
+    const bool adapters = peft::is_adapter_folder(folder);
     try {
-      const state::WeightReader weights(folder, peft::is_adapter_folder(folder) ? peft::kAdapterStem : "model");
+      const state::WeightReader weights(folder, adapters ? peft::kAdapterStem : "model");
       const state::WeightReader optimizer(folder, "optimizer");
+      // Only their syntax: what they say is compared with the config, and is no damage.
+      parse_json_file(path_beneath(folder, adapters ? peft::kModelConfigFile : "config.json"));
+      parse_json_file(path_beneath(folder, "trainer.json"));
     } catch (const Error& error) {
       return error.what();
     }

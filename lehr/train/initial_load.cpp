@@ -25,6 +25,14 @@ fs::path require_model(const std::string& folder) {
   return folder;
 }
 
+state::WeightReader open_weights(const fs::path& folder) {
+  try {
+    return state::WeightReader(folder);
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("checkpoint.initial_load_path: {}", error.what()));
+  }
+}
+
 LoadRules rules_of(const TrainConfig& config, const descriptor::ModelArgs& args) {
   LoadRules rules{
       .may_lack = {}, .exclude = config.checkpoint.excluded_weights(), .strict = config.checkpoint.initial_load_strict};
@@ -75,7 +83,7 @@ InitialLoad::InitialLoad(const TrainConfig& config, const descriptor::ModelArgs&
     : config_(config),
       args_(args),
       folder_(require_model(value_of(config.checkpoint.initial_load_path, "checkpoint.initial_load_path"))),
-      reader_(folder_),
+      reader_(open_weights(folder_)),
       rules_(rules_of(config, args)) {
   if (!config.checkpoint.initial_load_model_only) {
     then_ = read_state(folder_);

@@ -330,7 +330,9 @@ void RunLog::finish() {
     log_.warn("profiling.operator_table: the run ended before the table's steps were complete; there is no table");
   }
   const double seconds = metric::ThroughputMeter::steady_seconds() - began_;
-  log_.info("goodput    {}", goodput_.describe(seconds));
+  if (first_step_ < config_.training.steps) {
+    log_.info("goodput    {}", goodput_.describe(seconds));
+  }
   draw_expert_loads();
   std::vector<metric::PlotSeries> series;
   for (const auto& [key, name] : {std::pair{"loss", "training"}, std::pair{"validation_loss", "validation"}}) {

@@ -140,6 +140,14 @@ void RunLog::report_start(
         human_count(static_cast<double>(counts_.causal_flops_per_token)),
         peak_flops_ > 0 ? fmt::format("; peak of this machine: {}FLOP/s", human_count(peak_flops_)) : "");
   }
+  if (state.step >= t.steps) {
+    log_.info(
+        "run        complete: all {} steps are done in {}; for more, raise training.steps and add \"steps\" to "
+        "checkpoint.allow_changes",
+        t.steps,
+        folder_.string());
+    return;
+  }
   log_.info(
       "run        steps {} to {}, at most {} tokens each ({} sequences of {}{}), seed {}, results in {}",
       state.step + 1,

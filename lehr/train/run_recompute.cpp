@@ -9,6 +9,8 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/granted_memory.h"
+#include "lehr/base/log.h"
+#include "lehr/mesh/exception_text.h"
 
 namespace lehr::train {
 
@@ -70,21 +72,7 @@ RunRecompute usual(Run& run, const std::string& reason) {
   return {.line = fmt::format("\"{}\": {}", candidate.name, reason)};
 }
 
-// The main rank's part: forecasts and chooses.
-RunRecompute choose(Run& run, const RunEnvironment& environment, double granted) {
-  try {
-    const RecomputeChoice choice =
-        choose_recompute(run.config, static_cast<int64_t>(granted), [&](const TrainConfig& config) {
-          return forecast_of(run, environment, config);
-        });
-    run.config.activation_checkpoint = choice.best().config();
-    return {.line = choice.describe(), .forecast = choice.best().step, .fits = choice.fits};
-  } catch (const std::exception& problem) {
-    return usual(run, fmt::format("the memory of a step cannot be predicted: {}", problem.what()));
-  }
-}
-}  // namespace
-
+// The environment's forecast for `config`, with the run's teacher.
 StepForecast forecast_of(const Run& run, const RunEnvironment& environment, const TrainConfig& config) {
   StepForecast step = environment.forecast(config, run.spec, *run.args, run.ranks.world_size());
   if (run.teacher) {
@@ -93,25 +81,73 @@ StepForecast forecast_of(const Run& run, const RunEnvironment& environment, cons
   return step;
 }
 
-RunRecompute choose_for_run(Run& run, const RunEnvironment& environment) {
-  if (run.config.activation_checkpoint.mode != "auto") {
+// The main rank's part: forecasts and chooses.
+RunRecompute choose(Run& run, const RunEnvironment& environment, double granted) {
+  try {
+    const RecomputeChoice choice =
+        choose_recompute(run.config, static_cast<int64_t>(granted), [&](const TrainConfig& config) {
+          return forecast_of(run, environment, config);
+        });
+    run.config.activation_checkpoint = choice.best().config();
+    return {.line = choice.describe(), .forecast = choice.best().step};
+  } catch (const std::exception& problem) {
+    return usual(run, fmt::format("the memory of a step cannot be predicted: {}", mesh::exception_text(problem)));
+  }
+}
+
+// A mode that the config fixes. There is no forecast of a small model, which would take a few milliseconds per layer,
+// if a generous estimate is far below the memory that is granted.
+RunRecompute keep(const Run& run, const RunEnvironment& environment, double granted) {
+  constexpr int64_t kLarge = 20'000'000;  // parameters
+  constexpr int64_t kPerParameter = 32, kPerToken = 256 << 10, kFar = 4;
+  const int64_t parameters = run.args->get_nparams_and_flops(1).num_parameters;
+  const int64_t tokens = run.config.training.local_batch_size * run.config.training.seq_len;
+  if (parameters < kLarge && static_cast<double>(kFar * (kPerParameter * parameters + kPerToken * tokens)) < granted) {
     return {};
   }
+  try {
+    return {.forecast = forecast_of(run, environment, run.config)};
+  } catch (const std::exception&) {
+    return {};  // a family that does not run on meta can still be trained
+  }
+}
+
+// Before memory is allocated: afterwards the system may have ended this process without a word.
+void warn_of_memory(const Run& run, const std::optional<StepForecast>& step, double granted, bool chosen) {
+  if (!step || static_cast<double>(step->with_copy()) <= granted) {
+    return;
+  }
+  run.logger.warn(
+      "memory: the run needs {}{}, more than the {} granted, and the system may end it for lack of memory; {}lower "
+      "training.local_batch_size or training.seq_len, take a smaller model, or shard it over more machines",
+      human_bytes(static_cast<double>(step->with_copy())),
+      run.ranks.world_size() > 1 ? " on a rank" : "",
+      human_bytes(granted),
+      chosen ? "" : "set activation_checkpoint.mode = \"auto\", ");
+}
+}  // namespace
+
+RunRecompute choose_for_run(Run& run, const RunEnvironment& environment) {
+  const bool chooses = run.config.activation_checkpoint.mode == "auto";
   if (const std::string reason = why_none(run, environment); !reason.empty()) {
-    return usual(run, reason);
+    return chooses ? usual(run, reason) : RunRecompute{};
   }
   const double granted = least_of_ranks(run.ranks, granted_here(environment));
   if (granted < 0) {
-    return usual(run, "the memory that the system grants is not known");
+    return chooses ? usual(run, "the memory that the system grants is not known") : RunRecompute{};
   }
   RunRecompute made;
   double index = 0;
   const auto& names = recompute_candidates();
   if (run.ranks.is_main()) {
-    made = choose(run, environment, granted);
+    made = chooses ? choose(run, environment, granted) : keep(run, environment, granted);
+    warn_of_memory(run, made.forecast, granted, chooses);
     const auto& taken = run.config.activation_checkpoint;
     const std::string name = taken.mode == "selective" ? taken.selective_ac_option : taken.mode;
     index = static_cast<double>(std::find(names.begin(), names.end(), name) - names.begin());
+  }
+  if (!chooses) {
+    return made;
   }
   const at::Tensor sum = gather(run.ranks, index, 0).sum(0);
   run.config.activation_checkpoint =

@@ -6,7 +6,13 @@ namespace lehr::train {
 
 namespace {
 std::filesystem::path file_of(const VerifyOptions& options) {
-  return options.reference.value_or(options.model / "oracle.safetensors");
+  const auto file = options.reference.value_or(options.model / "oracle.safetensors");
+  require(
+      options.reference || std::filesystem::exists(file),
+      "{}: no such file; another implementation writes the expected values (example/reference/make_reference.py does "
+      "with transformers, docs/verify.md has the format), and --reference names their file",
+      file.string());
+  return file;
 }
 }  // namespace
 

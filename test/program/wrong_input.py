@@ -142,6 +142,10 @@ config("odd head width", "head_dim = 8", "head_dim = 7", "head_dim", "7")
 config("more tokens than positions", "seq_len = 32", "seq_len = 4096", "seq_len", "4096", "128")
 config("vocabulary smaller than the tokenizer's", "vocab_size = 257", "vocab_size = 200", "vocab_size", "200", "257")
 config("batches do not divide", "global_batch_size = 2", "global_batch_size = 3", "global_batch_size", "3")
+config("more tokens than can be counted", "local_batch_size = 2\nglobal_batch_size = 2", "local_batch_size = 9223372036854775807",
+       r"training\.local_batch_size: 9223372036854775807 sequences of 32 tokens", "accumulate gradients")
+config("more sequences than can be counted", "global_batch_size = 2", "global_batch_size = 9223372036854775806",
+       r"training\.global_batch_size: expected -1 or .* up to 2147483647")
 config("warm-up longer than the run", "warmup_steps = 1", "warmup_steps = 50", "warmup_steps", "50")
 config("products of every zeroth layer", "[training]", '[activation_checkpoint]\nmode = "selective"\n'
        'selective_ac_option = "op 0"\n[training]', "selective_ac_option", '"op n"', '"op 0"')
@@ -205,6 +209,11 @@ wrong("load a step that is not there",
 wrong("initial weights of another shape",
       ["train", work / "run.toml", f"--job.dump_folder={work}/other", "--model.args.hidden_size=32",
        f"--checkpoint.initial_load_path={model}"], "step-2", r"expected|hidden_size")
+lora = ["train", work / "run.toml", f"--job.dump_folder={work}/other", "--peft.method=lora"]
+wrong("initial weights that are not there", [*lora, f"--checkpoint.initial_load_path={work}/nowhere"],
+      r"command line: --checkpoint\.initial_load_path: .*nowhere: no such")
+wrong("a pattern of the end of a name", [*lora, f"--checkpoint.initial_load_path={model}", "--peft.target_pattern=q_proj"],
+      r'peft\.target_pattern: "q_proj" matches .* no linear layer \("\.\*q_proj" does\)')
 
 # --- data ------------------------------------------------------------------------------------------------------------
 ids = work / "wide.tokens"
@@ -218,6 +227,9 @@ raw = bytearray(ids.read_bytes())
 wrong("token file cut short", ["train", (lambda p: (ids.with_name("cut.tokens").write_bytes(raw[: len(raw) // 2]),
       p.write_text(narrow.read_text().replace("wide.tokens", "cut.tokens")), p)[2])(work / "cut.toml"),
       f"--job.dump_folder={work}/none"], r"cut\.tokens")
+(work / "short.txt").write_text("to be\n")
+wrong("too little text to hold out a part", ["train", work / "run.toml", f"--job.dump_folder={work}/none",
+      f"--data.datasets.0.path={work}/short.txt"], r"run\.toml:\d+:\d+: data\.validation_fraction: .*short\.txt holds \d tokens")
 lines = work / "lines.jsonl"
 lines.write_text('{"text": "fine"}\n{"text": 3}\n')
 jsonl = work / "jsonl.toml"
@@ -289,13 +301,15 @@ spoiled_config("unknown RoPE scaling", {"rope_parameters": None, "rope_scaling":
 spoiled_config("unknown activation", {"hidden_act": "gelu"}, "hidden_act", "gelu")
 wrong("no such model folder", ["generate", "--model", work / "nowhere", "--prompt", "a"], "nowhere")
 wrong("folder without config.json", ["generate", "--model", work, "--prompt", "a"], r"config\.json")
+wrong("the folder of a run", ["generate", "--model", work / "out", "--prompt", "a"], r"config\.json", r"checkpoints/step-2\?")
 
 # --- other commands --------------------------------------------------------------------------------------------------
 wrong("more tokens than positions in generate",
       ["generate", "--model", model, "--prompt", "a" * 120, "--max-new-tokens", "100"], "128|position")
 wrong("ids outside of the vocabulary", ["generate", "--model", model, "--tokens", "[1, 9999]", "--max-new-tokens", "2"], "9999", "256")
 wrong("negative temperature", ["generate", "--model", model, "--prompt", "a", "--temperature", "-1"], "temperature")
-wrong("no reference to verify with", ["verify", "--model", model], r"oracle\.safetensors|reference")
+wrong("no reference to verify with", ["verify", "--model", model], r"oracle\.safetensors: no such file; .*--reference")
+wrong("evaluate a folder", ["eval", model], f"found the folder {model};", f"lehr eval CONFIG.toml --model {model}")
 wrong("nothing to tokenize", ["tokenize", "--tokenizer", "byte", work / "no.txt", "--output", work / "o.tokens"],
       r"no\.txt")
 wrong("tokenizer that is not one", ["tokenize", "--tokenizer", model / "config.json", text, "--output",

@@ -150,6 +150,19 @@ TEST(RecomputeChoice, LeavesAModeOfTheConfigAlone) {
   EXPECT_THAT(run.report, Not(HasSubstr("recompute  ")));
 }
 
+// Later the system may have ended the process already.
+TEST(RecomputeChoice, WarnsOfTooLittleMemoryBeforeTheModelIsBuilt) {
+  for (const auto& [mode, need] :
+       {std::pair("auto", "400 B"), std::pair("full", "400 B"), std::pair("none", "0.977")}) {
+    const std::string report = train(399, {{"activation_checkpoint.mode", mode}}).report;
+    const size_t warning = report.find(fmt::format("memory: the run needs {}", need));
+    ASSERT_NE(warning, std::string::npos) << report;
+    EXPECT_LT(warning, report.find("model      ")) << report;
+    EXPECT_EQ(report.find("mode = \"auto\"") != std::string::npos, mode != std::string("auto"));
+  }
+  EXPECT_THAT(train(5000, {{"activation_checkpoint.mode", "full"}}).report, Not(HasSubstr("memory: ")));
+}
+
 TEST(RecomputeChoice, IsTheUsualOneWithoutAForecast) {
   const Folder folder;
   ::testing::internal::CaptureStderr();
@@ -161,6 +174,19 @@ TEST(RecomputeChoice, IsTheUsualOneWithoutAForecast) {
   const std::string report = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(name_of(trainer.config()), "op 2");
   EXPECT_THAT(report, HasSubstr("recompute  \"op 2\": the memory of a step cannot be predicted: no meta kernel"));
+}
+
+TEST(RecomputeChoice, SaysWhyThereIsNoForecastWithoutAStackTrace) {
+  const Folder folder;
+  ::testing::internal::CaptureStderr();
+  const auto list = testing::specs();
+  Logger log;
+  const Trainer trainer(
+      tiny_run(folder.path()), {.specs = list, .log = log, .forecast = [](const auto&...) -> StepForecast {
+                                  TORCH_CHECK(false, "no meta kernel");
+                                }});
+  const std::string report = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(report, HasSubstr("cannot be predicted: no meta kernel\n"));
 }
 
 TEST(RecomputeChoice, IsTheUsualOneOnAllRanksIfOneDoesNotKnowItsMemory) {

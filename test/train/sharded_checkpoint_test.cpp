@@ -308,6 +308,32 @@ TEST_P(FindCheckpoint, SkipsDamagedCheckpointsAndNamesTheFile) {
   EXPECT_TRUE(fs::exists(folder.path() / "step-30.damaged"));
 }
 
+// integrity.json covers the tensors only.
+TEST_P(FindCheckpoint, SkipsCheckpointsWithoutReadableConfigOrState) {
+  const Folder folder;
+  for (const int64_t step : {10, 20, 30, 40}) {
+    save_on_one_device(folder.path(), step, 7, ExpertLayout::per_expert, 1'000'000);
+  }
+  fs::resize_file(folder.path() / "step-20/config.json", 0);
+  fs::remove(folder.path() / "step-30/config.json");
+  fs::resize_file(folder.path() / "step-40/trainer.json", 1);
+  std::vector<std::string> warnings;
+  on_mesh({.data_parallel_shard = GetParam()}, [&](DistributedContext& context, Coordinator& coordinator) {
+    state::CheckpointStore store(folder.path());
+    const FoundCheckpoint found = find_checkpoint(store, std::nullopt, true, coordinator);
+    EXPECT_EQ(found.folder, folder.path() / "step-10");
+    if (context.is_main_process()) {
+      warnings = found.warnings;
+    }
+  });
+  EXPECT_THAT(
+      warnings,
+      ElementsAre(
+          AllOf(HasSubstr("step-40/trainer.json"), HasSubstr("step-40.damaged")),
+          HasSubstr("step-30/config.json"),
+          HasSubstr("step-20/config.json")));
+}
+
 TEST_P(FindCheckpoint, DoesNotStartANewRunIfAllAreDamaged) {
   const Folder folder;
   on_mesh({.data_parallel_shard = GetParam()}, [&](DistributedContext&, Coordinator& coordinator) {

@@ -158,6 +158,7 @@ inline state::CheckpointContents contents_of(
   add("model", share_of_parameters(*rank.model, map, context));
   add("optimizer", share_of_optimizer(*rank.optimizer, *rank.model, context));
   if (coordinator.is_main()) {
+    contents.texts.emplace_back("config.json", "{}");
     contents.texts.emplace_back("trainer.json", "{}");
   }
   return contents;

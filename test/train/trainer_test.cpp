@@ -42,6 +42,19 @@ TEST(Trainer, LearnsAndWritesItsOutputs) {
   }
 }
 
+TEST(Trainer, SaysThatACompleteRunHasNoStepsLeft) {
+  const Folder folder;
+  const auto config = tiny_run(folder.path(), {{"training.steps", "2"}});
+  train(config);
+  ::testing::internal::CaptureStderr();
+  Logger log;
+  const auto list = testing::specs();
+  Trainer(config, {.specs = list, .log = log}).run();
+  const std::string report = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(report, HasSubstr("run        complete: all 2 steps are done in "));
+  EXPECT_THAT(report, ::testing::Not(HasSubstr("goodput")));
+}
+
 // All files of a run are bit-identical, whether it was stopped and resumed or not.
 TEST(Trainer, StoppedAndResumedEqualsNeverStoppedBitForBit) {
   const Folder whole;

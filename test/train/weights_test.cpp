@@ -69,6 +69,24 @@ void expect_same_parameters(const nn::Module& a, const nn::Module& b) {
   }
 }
 
+TEST(ModelFolders, NamesTheNewestCheckpointIfTheFolderIsThatOfARun) {
+  const Folder folder;
+  for (const char* name : {"step-3", "step-20", "step-100.aside", "step-"}) {
+    fs::create_directories(folder.path() / "checkpoints" / name);
+  }
+  for (const fs::path& given : {folder.path(), folder.path() / "checkpoints"}) {
+    EXPECT_THAT(
+        error_of([&] { families().from_hf_folder(given); }),
+        AllOf(
+            HasSubstr(given.string() + ": the folder has no config.json"),
+            HasSubstr(
+                "did you mean the newest checkpoint in it, " + (folder.path() / "checkpoints/step-20?").string())));
+  }
+  EXPECT_THAT(
+      error_of([&] { families().from_hf_folder(folder.path() / "checkpoints/step-3"); }),
+      HasSubstr("has no config.json, so it holds no model"));
+}
+
 TEST(LoadWeights, LeavesOutTheLayersForMultiTokenPredictionThatTheConfigCounts) {
   const Folder folder;
   for (const int64_t layers : {0, 1}) {
