@@ -1,5 +1,10 @@
 // lehr plan CONFIG.toml [--machine NAME] [--devices N] [--output DIR] [--section.key=value ...]
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 
 #include "lehr/app/command.h"
 #include "lehr/base/command_line.h"
@@ -122,6 +127,20 @@ void print_machine(plan::Machine machine) {
   std::fputs(to_toml(machine).c_str(), stdout);
 }
 
+// Before the plan is made, which may take minutes.
+void make_output(const std::string& folder) {
+  if (folder.empty()) {
+    return;
+  }
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  require(
+      !error && ::access(folder.c_str(), W_OK) == 0,
+      "lehr plan --output: {} is no folder that can be written to: {}",
+      folder,
+      error ? error.message() : std::strerror(errno));
+}
+
 int search(
     const Node& sources,
     const train::TrainConfig& config,
@@ -189,14 +208,19 @@ int plan(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
       "lehr plan --microbatch-sizes: needs --search; for one plan set training.local_batch_size");
   require(
       !options.emulate || !options.search, "lehr plan --emulate: emulates one plan; leave --search out, or --emulate");
+  const plan::PeerDesign peer = peer_design(options.peer, of_peer);
   if (options.search) {
+    require(
+        options.peer.empty() && of_peer.empty(),
+        "lehr plan --peer: a search plans runs of Lehr; leave out --search, or --peer");
+    make_output(options.output);
     return search(sources, config, specs, machine, options);
   }
-  const plan::PeerDesign peer = peer_design(options.peer, of_peer);
   const plan::Plan made = with_places(sources, [&] {
     if (options.emulate) {  // before the plan is printed and written
       emulate::check_emulation(plan::resolve(config, specs.at(config.model), options.devices), machine, peer);
     }
+    make_output(options.output);
     return plan::make_plan(
         config,
         specs.at(config.model),

@@ -215,6 +215,25 @@ bool fits(const std::filesystem::path& path, TextKind kind) {
   return (text && kind != TextKind::jsonl) || (json && kind != TextKind::text);
 }
 
+/// Refuses a file whose name says that it holds a table or an archive. Any other file is plain text.
+void require_readable(const std::filesystem::path& path) {
+  static const std::set<std::string> kTables{".csv", ".tsv", ".parquet", ".arrow", ".feather", ".xlsx"};
+  static const std::set<std::string> kArchives{".bz2", ".xz", ".lz4", ".7z", ".zip", ".tar", ".tgz"};
+  for (const std::string& extension : {path.extension().string(), inner_extension(path)}) {
+    require(
+        !kTables.contains(extension),
+        "{}: {} files are tables, which are not read; write JSON lines with a key \"text\" (datasets: "
+        "Dataset.to_json), or set kind = \"text\" to read the file as plain text",
+        path.string(),
+        extension);
+    require(
+        !kArchives.contains(extension),
+        "{}: {} files are not read; unpack the file, or compress it with gzip or zstd",
+        path.string(),
+        extension);
+  }
+}
+
 /// The files of a folder and of the folders in it. Links must stay within it, and a folder is read once: links between
 /// folders could otherwise make an endless tree.
 class FolderWalk {
@@ -267,6 +286,9 @@ std::vector<std::filesystem::path> list_files(const TextSource& source) {
   require(!error && std::filesystem::exists(status), "{}: no such file or folder", name);
   if (!std::filesystem::is_directory(status)) {
     require(std::filesystem::is_regular_file(status), "{}: is neither a file nor a folder", name);
+    if (source.kind == TextKind::by_name) {
+      require_readable(source.path);
+    }
     return {source.path};
   }
   std::vector<std::filesystem::path> files;
@@ -288,6 +310,10 @@ void require_utf8(std::string_view text, const std::string& file, int64_t first_
   if (simdjson::validate_utf8(text.data(), text.size())) {
     return;
   }
+  require(
+      first_line > 1 || !(text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")),
+      "{}: is UTF-16. Convert the file: iconv -f UTF-16 -t UTF-8",
+      file);
   // No multi-byte character contains a newline byte, so lines can be checked one by one.
   int64_t line = first_line;
   for (size_t begin = 0;; ++line) {

@@ -278,7 +278,12 @@ Machine load_machine(
         nearest ? fmt::format("; did you mean '{}'?", *nearest) : "");
     sources.file = name_or_file;
   }
-  const Node node = merge_sources(sources);
+  Node node = merge_sources(sources);
+  for (const auto& [key, text] : overrides) {
+    if (Node* const value = node.find(key); value != nullptr) {
+      value->set_origin({.file = "command line: --machine"});
+    }
+  }
   if (const Node* name = node.find("name"); sources.file && name != nullptr && name->is_string()) {
     if (const auto found = preset(name->as_string()); found != presets().end()) {
       machine = *found;

@@ -13,17 +13,33 @@
 namespace lehr::plan {
 
 namespace {
+// A plan starts no ranks, so errors about their number name --devices.
 int64_t world_of(const train::ParallelismConfig& p, int64_t devices) {
-  if (devices > 0) {
-    return devices;
-  }
   const int64_t others = p.data_parallel_replicate_degree * p.tensor_parallel_degree * p.context_parallel_degree *
                          p.pipeline_parallel_degree;
+  if (devices > 0 && p.data_parallel_shard_degree == -1) {
+    require(
+        devices % others == 0,
+        "parallelism.data_parallel_shard_degree: -1 takes the devices that the other degrees leave, but these take {}, "
+        "which does not divide the {} of --devices; set --devices to a multiple of {}, or change a degree",
+        others,
+        devices,
+        others);
+    return devices;
+  }
+  const int64_t all = others * std::max<int64_t>(1, p.data_parallel_shard_degree);
+  require(
+      devices == 0 || devices == all,
+      "parallelism: the degrees take {} devices, found --devices {}; set --devices {} or leave it out, or set "
+      "data_parallel_shard_degree = -1, which takes the devices that the others leave",
+      all,
+      devices,
+      all);
   require(
       p.data_parallel_shard_degree != -1 || (others == 1 && p.expert_parallel_degree == 1),
       "parallelism.data_parallel_shard_degree: -1 uses the devices that the other degrees leave, and the number of "
       "devices of a plan is not known; set a number, or --devices N");
-  return others * std::max<int64_t>(1, p.data_parallel_shard_degree);
+  return all;
 }
 }  // namespace
 

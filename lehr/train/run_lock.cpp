@@ -23,6 +23,11 @@ RunLock::RunLock(const std::filesystem::path& folder) {
   if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
     const std::string holder = read_file(path);
     ::close(file_);
+    require(
+        holder != std::to_string(::getpid()),
+        "job.dump_folder: another run of this process uses {}; end that run (a lehr.Trainer of Python by its close()), or "
+        "choose another folder",
+        folder.string());
     fail(
         "job.dump_folder: another run uses {} (process {}); wait for it, stop it, or choose another folder",
         folder.string(),

@@ -9,6 +9,7 @@
 #include "lehr/base/json.h"
 #include "lehr/base/open_file.h"
 #include "lehr/base/random.h"
+#include "lehr/state/dtype.h"
 #include "lehr/state/map_stream.h"
 #include "lehr/state/weights.h"
 
@@ -127,6 +128,11 @@ state::NameSet own_outputs(const state::StateMap& map, const state::TensorSpecs&
   return own;
 }
 
+bool holds_integers(const state::TensorInfo& tensor) {
+  const auto type = state::scalar_type(tensor.dtype);
+  return type && at::isIntegralType(*type, /*includeBool=*/true);
+}
+
 // Requires that the tensors of a parameter are all read or all skipped.
 void require_all_or_none(
     const state::StateMap& map, const state::NameSet& readable, const state::WeightReader& reader) {
@@ -171,9 +177,12 @@ CheckpointDifference check_checkpoint(
       (allowed ? difference.lacked : missing).push_back(name);
     }
   }
-  std::vector<std::string> misshapen;
+  std::vector<std::string> misshapen, integers;
   const state::BoundMap expected(map.inverse().from(names_of(parameters)), parameters);
   for (const state::TensorInfo& tensor : expected.outputs()) {
+    if (readable.contains(tensor.name) && !holds_integers(tensor) && holds_integers(reader.info(tensor.name))) {
+      integers.push_back(fmt::format("{} ({})", tensor.name, state::dtype_name(reader.info(tensor.name).dtype)));
+    }
     if (readable.contains(tensor.name) && reader.info(tensor.name).shape != tensor.shape) {
       misshapen.push_back(fmt::format(
           "{} (expected {}, found {})",
@@ -202,6 +211,12 @@ CheckpointDifference check_checkpoint(
       "{}: shapes differ from the model's: {}; is this the checkpoint of another model?",
       reader.path().string(),
       list_some(misshapen));
+  require(
+      integers.empty(),
+      "{}: weights are integers, as a quantized checkpoint stores them: {}; dequantize the model with the library that "
+      "quantized it, and save it in bfloat16",
+      reader.path().string(),
+      list_some(integers));
   require(surplus.empty(), "{}: unexpected tensors: {}", reader.path().string(), list_some(surplus));
   if (readable.size() < wanted.size()) {
     require_all_or_none(map, readable, reader);

@@ -2,22 +2,26 @@
 from __future__ import annotations
 
 import json
+import numbers
 import os
 from typing import Any, Mapping
 
 
-def _toml(value: Any) -> str:
+def _toml(value: Any, key: str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
+    if isinstance(value, numbers.Integral):  # numpy's numbers, too
+        return repr(int(value))
+    if isinstance(value, numbers.Real):
+        return repr(float(value))
     if isinstance(value, (str, os.PathLike)):
         return json.dumps(os.fspath(value), ensure_ascii=False)
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(str(key))} = {_toml(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(str(name))} = {_toml(item, key)}" for name, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    raise TypeError(f"a config holds numbers, strings, lists and dicts, found {type(value).__name__}")
+        return "[" + ", ".join(_toml(item, key) for item in value) + "]"
+    remedy = "; leave out a key to keep its default" if value is None else ""
+    raise TypeError(f"{key}: a config holds numbers, strings, lists and dicts, found {type(value).__name__}{remedy}")
 
 
 def overrides_of(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -25,10 +29,12 @@ def overrides_of(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
         overrides_of({"model": {"name": "qwen3"}, "optimizer.lr": 1e-3})
     """
+    if not isinstance(config, Mapping):
+        raise TypeError(f"overrides: expected a dict of keys and values, found {type(config).__name__}")
     flat: dict[str, str] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
             flat |= overrides_of(value, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = _toml(value)
+            flat[f"{prefix}{key}"] = _toml(value, f"{prefix}{key}")
     return flat

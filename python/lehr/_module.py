@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import signal
 import threading
 from pathlib import Path
@@ -27,6 +28,47 @@ class Error(RuntimeError):
 def cuda_problem() -> str:
     """The reason why Lehr's CUDA kernels cannot be opened, so that ATen's are used; empty if they can."""
     return operators.cuda_problem()
+
+
+def expect(name: str, value: Any, kind: Any, described: str) -> Any:
+    """Returns `value`, or raises a TypeError that names the argument."""
+    if isinstance(value, kind):
+        return value
+    raise TypeError(f"{name}: expected {described}, found {type(value).__name__}")
+
+
+def expect_function(name: str, value: Any, described: str) -> Any:
+    """Returns `value`, or raises a TypeError that names the argument."""
+    if callable(value):
+        return value
+    raise TypeError(f"{name}: expected {described}, found {type(value).__name__}")
+
+
+def expect_integer(name: str, value: Any) -> int:
+    """Returns `value` as an int of 64 bits; numpy's integers are taken, too."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: expected an integer, found {type(value).__name__}") from None
+    if not -2**63 <= number < 2**63:
+        raise ValueError(f"{name}: expected an integer of 64 bits, found {number}")
+    return number
+
+
+def expect_dtype(dtype: Any) -> torch.dtype:
+    """Returns `dtype`, or raises a TypeError if weights cannot have it."""
+    if dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        return dtype
+    raise TypeError("dtype: expected torch.float32, torch.bfloat16, torch.float16 or torch.float64, found "
+                    + (str(dtype) if isinstance(dtype, torch.dtype) else repr(dtype)))
+
+
+def expect_device(device: Any) -> str:
+    """Returns the name of a device of Lehr: "cpu", "cuda" or "auto"."""
+    name = str(device)
+    if name not in ("cpu", "cuda", "cuda:0", "auto"):
+        raise ValueError(f"device: expected 'cpu', 'cuda' or 'auto', found {name!r}; CUDA_VISIBLE_DEVICES chooses a GPU")
+    return name.removesuffix(":0")
 
 
 def call(function: Callable[..., Any], *args: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, Mapping, Union
 
 from . import _program
 from ._config import overrides_of
-from ._module import Error, call, operators
+from ._module import Error, call, expect_device, expect_dtype, operators
 
 import torch
 
@@ -31,10 +31,12 @@ def _run(command: str, config: Any, overrides: Mapping[str, Any] | None, options
             config.write_text("")
         arguments = [command, os.fspath(config)]
         for name, value in options.items():
-            name = name.replace("_", "-")
+            name = name if "." in name else name.replace("_", "-")  # machine.memory_gb is a key, memory_gb an option
             if isinstance(value, bool):
                 arguments.append(f"--{'' if value else 'no-'}{name}")
             elif value is not None:
+                if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+                    value = ",".join(value)  # names, as kinds="kv_heads,ffn"
                 text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else json.dumps(value)
                 arguments.append(f"--{name}={text}")
         arguments += [f"--{key}={value}" for key, value in keys.items()]
@@ -61,7 +63,8 @@ def verify(folder: str | os.PathLike[str], reference: str | os.PathLike[str] | N
 
         assert lehr.verify("reference/")["ok"]
     """
-    return json.loads(call(operators.verify, os.fspath(folder), os.fspath(reference or ""), device, dtype))
+    return json.loads(call(operators.verify, os.fspath(folder), os.fspath(reference or ""), expect_device(device),
+                           expect_dtype(dtype)))
 
 
 def plan(config: Config, overrides: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
@@ -71,9 +74,12 @@ def plan(config: Config, overrides: Mapping[str, Any] | None = None, **options: 
         lehr.plan("run.toml", devices=8, machine="h100")
     """
     with tempfile.TemporaryDirectory() as folder:
-        folder = options.pop("output", None) or folder
-        _run("plan", config, overrides, {**options, "output": folder}, good=(0, 3))  # 3: it does not fit
-        return json.loads((Path(folder) / "plan.json").read_text())
+        file = Path(options.pop("output", None) or folder) / "plan.json"
+        before = file.stat().st_mtime_ns if file.exists() else None
+        printed = _run("plan", config, overrides, {**options, "output": file.parent}, good=(0, 3))  # 3: it does not fit
+        if not file.exists() or file.stat().st_mtime_ns == before:  # a search found nothing, or --calibrate
+            raise Error(f"lehr plan: made no plan; it printed:\n{printed.strip()}")
+        return json.loads(file.read_text())
 
 
 def evaluate(config: Config, overrides: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:

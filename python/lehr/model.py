@@ -3,9 +3,11 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Callable, Iterator, Sequence
+import re
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
-from ._module import Callbacks, call, core
+from ._module import (Callbacks, call, core, expect, expect_device, expect_dtype, expect_function,
+                      expect_integer)
 
 import torch
 
@@ -28,11 +30,13 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, without ids for begin and end of text."""
+        if re.search("[\ud800-\udfff]", expect("text", text, str, "a str")):
+            raise ValueError("text: has a lone surrogate, which has no bytes; read the file with errors=\"replace\"")
         return call(self._core.encode, text)
 
     def decode(self, ids: Sequence[int], skip_special: bool = False) -> str:
         """The text of `ids`; with `skip_special`, without special tokens."""
-        return call(self._core.decode, list(ids), skip_special)
+        return call(self._core.decode, [expect_integer("ids", id) for id in ids], bool(skip_special))
 
     @property
     def vocab_size(self) -> int:
@@ -102,7 +106,12 @@ class Model:
 
             model(torch.tensor([[1, 2, 3]])).logits.shape   # (1, 3, V)
         """
-        tensors = call(self._core.forward, input_ids, targets, position_ids, attention_mask, document_ids, pooling_mask)
+        given = {"input_ids": input_ids, "targets": targets, "position_ids": position_ids,
+                 "attention_mask": attention_mask, "document_ids": document_ids, "pooling_mask": pooling_mask}
+        for name, tensor in given.items():
+            if tensor is not None or name == "input_ids":
+                expect(name, tensor, torch.Tensor, "a tensor (B, T)")
+        tensors = call(self._core.forward, *given.values())
         return Output(tensors, self._core.logits, targets)
 
     __call__ = forward
@@ -116,11 +125,19 @@ class Model:
 
             model.generate([1, 2, 3], max_new_tokens=8, temperature=0)   # [5, 9, ...]
         """
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else [int(id) for id in prompt]
+        if isinstance(prompt, str):
+            ids = self.tokenizer.encode(prompt)
+        else:
+            ids = [expect_integer("prompt", id) for id in expect("prompt", prompt, Iterable, "a text, or ids")]
+        if stop_ids is not None:
+            stop_ids = [expect_integer("stop_ids", id) for id in expect("stop_ids", stop_ids, Iterable, "a list of ids")]
+        if on_token is not None:
+            expect_function("on_token", on_token, "a function of an id")
         callbacks = Callbacks()
         address = callbacks.address(on_token or (lambda id: None), ends_at_interrupt=True)
-        new = callbacks.call(self._core.generate, ids, max_new_tokens, float(temperature), top_k, float(top_p), seed,
-                             None if stop_ids is None else list(stop_ids), address)
+        new = callbacks.call(self._core.generate, ids, expect_integer("max_new_tokens", max_new_tokens),
+                             float(temperature), expect_integer("top_k", top_k), float(top_p),
+                             expect_integer("seed", seed), stop_ids, address)
         return self.tokenizer.decode(new, skip_special=True) if isinstance(prompt, str) else new
 
     @property
@@ -171,7 +188,10 @@ class Model:
 
             model.save("my_model", dtype=torch.bfloat16)
         """
-        call(self._core.save, os.fspath(folder), dtype)
+        call(self._core.save, os.fspath(folder), expect_dtype(dtype))
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a lehr.Model cannot be copied or pickled; save() it, and lehr.load() it where it is needed")
 
 
 def load(folder: str | os.PathLike[str], *, device: str = "cpu", dtype: torch.dtype = torch.float32,
@@ -191,5 +211,5 @@ def load(folder: str | os.PathLike[str], *, device: str = "cpu", dtype: torch.dt
         # As in lehr generate: a model with 257 ids and no tokenizer was trained on bytes.
         return Tokenizer("byte" if not has_file and model.config.get("vocab_size") == 257 else folder)
 
-    model = Model(call(core.Model, folder, device, dtype), find_tokenizer)
+    model = Model(call(core.Model, folder, expect_device(device), expect_dtype(dtype)), find_tokenizer)
     return model

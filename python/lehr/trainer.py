@@ -6,12 +6,36 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Mapping
 
 from ._config import overrides_of
-from ._module import Callbacks, call, core
+from ._module import Callbacks, call, core, expect, expect_function
 from .model import Model, Output, Tokenizer
 
 import torch
 
 Batch = Mapping[str, torch.Tensor]
+
+
+def _batch_of(given: torch.Tensor | Batch) -> dict[str, torch.Tensor]:
+    """What a data function returned, with labels and positions that stay inside documents."""
+    batch = {"input_ids": given} if isinstance(given, torch.Tensor) else dict(expect(
+        "data", given, Mapping, "input_ids (B, T), or a dict with it"))
+    for name, tensor in batch.items():
+        expect(f"data: {name}", tensor, torch.Tensor, "a tensor (B, T)")
+    ids = batch.get("input_ids")
+    if ids is None or ids.dim() != 2:
+        raise ValueError("data: expected input_ids (B, T), found "
+                         + ("none" if ids is None else f"{ids.dim()} dimensions"))
+    documents = batch.get("document_ids", torch.zeros_like(ids))
+    if documents.shape != ids.shape:
+        return batch  # C++ refuses it
+    continues = (documents[:, 1:] == documents[:, :-1]) & (documents[:, 1:] >= 0)  # [b, t]: t + 1 is in t's document
+    if "labels" not in batch:
+        last = torch.full_like(ids[:, :1], -100)
+        batch["labels"] = torch.cat([ids[:, 1:].masked_fill(~continues, -100), last], dim=1)
+    if "position_ids" not in batch:
+        places = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
+        begins = places[:, 1:].masked_fill(continues, 0).cummax(dim=1).values
+        batch["position_ids"] = places - torch.cat([torch.zeros_like(places[:, :1]), begins], dim=1)
+    return batch
 
 
 @dataclass(frozen=True)
@@ -49,8 +73,9 @@ class Trainer:
     by their number in the whole step, over all micro-batches.
 
     data(step): Python training data, a function of the step from 0 on. Returns input_ids, (B, T) int64, or a dict with
-    "input_ids" and maybe "labels" (default: the next id), "position_ids" and "document_ids"; B is the global batch size
-    and T is training.seq_len. A run that resumes from step-N calls data(N) first.
+    "input_ids" and maybe "labels" (default: the next id of the document), "position_ids" (default: from 0 in each document)
+    and "document_ids" (-1 for padding; default: one document per sequence); B is the global batch size and T is
+    training.seq_len. A run that resumes from step-N calls data(N) first.
 
         trainer = lehr.Trainer("run.toml", {"optimizer.lr": 3e-4})
         for step in trainer:
@@ -63,7 +88,10 @@ class Trainer:
                  data: Callable[[int], torch.Tensor | Batch] | None = None) -> None:
         file, content = ("", config) if isinstance(config, Mapping) else (os.fspath(config), {})
         keys = overrides_of(content) | overrides_of(overrides or {})
+        if loss is not None:
+            expect_function("loss", loss, "a function of the output and the batch")
         if data is not None:
+            expect_function("data", data, "a function of the step")
             keys["data.datasets"] = '[{path = "a Python function"}]'  # the key is required; nothing is opened
         self._callbacks = Callbacks()
         self._exchange = core.Exchange()
@@ -71,7 +99,7 @@ class Trainer:
         self._finished = False
         self._model: Model | None = None
         self._core = self._callbacks.call(
-            core.Trainer, file, list(keys), list(keys.values()), quiet, self._exchange,
+            core.Trainer, file, list(keys), list(keys.values()), bool(quiet), self._exchange,
             self._callbacks.address(self._calls_of_loss(loss) if loss else None),
             self._callbacks.address(self._calls_of_data(data) if data else None),
             self._callbacks.address(lambda _: None, ends_at_interrupt=True))
@@ -111,8 +139,8 @@ class Trainer:
 
     def close(self) -> None:
         """Ends the run without training further, and frees its memory and the lock on its folder."""
-        self._model = None
         call(self._core.close)
+        self._model = None
 
     def __enter__(self) -> Trainer:
         return self
@@ -124,7 +152,8 @@ class Trainer:
     def model(self) -> Model:
         """The model that trains. Call refresh() after its parameters were changed between two steps."""
         if self._model is None:
-            self._model = Model(call(self._core.model), lambda: Tokenizer._of(call(self._core.tokenizer)))
+            tokenizer = Tokenizer._of(call(self._core.tokenizer))  # as the model, it outlives close()
+            self._model = Model(call(self._core.model), lambda: tokenizer)
         return self._model
 
     def refresh(self) -> None:
@@ -141,8 +170,12 @@ class Trainer:
         """Steps done, including those before the run was resumed."""
         return self._core.completed_steps()
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a lehr.Trainer cannot be copied or pickled; its checkpoints hold its state")
+
     def on_step_begin(self, hook: Callable[[int], Any]) -> Callable[[int], Any]:
-        """Calls hook(step), counted from 1, before each step; usable as a decorator. An exception ends the run."""
+        """Calls hook(step), counted from 1, before each step; usable as a decorator. An exception ends the run: only close()
+        is left."""
         return self._on("step_begin", hook)
 
     def on_gradients_ready(self, hook: Callable[[int], Any]) -> Callable[[int], Any]:
@@ -160,6 +193,7 @@ class Trainer:
         return self._on("step_end", hook)
 
     def _on(self, event: str, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        expect_function(f"on_{event}", hook, "a function")
         if event not in self._handlers:
             handlers = self._handlers[event] = []
 
@@ -180,19 +214,14 @@ class Trainer:
             tensors = self._exchange.take()
             batch = {name[len("batch."):]: tensor for name, tensor in tensors.items() if name.startswith("batch.")}
             output = Output(dict(tensors), lambda hidden: self.model._core.logits(hidden), batch.get("labels"))
-            self._exchange.put({"loss": loss(output, batch)})
+            result = expect("loss", loss(output, batch), torch.Tensor, "a scalar tensor, the sum over the valid items")
+            self._exchange.put({"loss": result})
 
         return call_loss
 
     def _calls_of_data(self, data: Callable[[int], torch.Tensor | Batch]) -> Callable[[int], None]:
         def call_data(step: int) -> None:
             given = data(step)
-            batch = {"input_ids": given} if isinstance(given, torch.Tensor) else dict(given)
-            ids = batch["input_ids"]
-            if "labels" not in batch:
-                batch["labels"] = torch.cat([ids[:, 1:], torch.full_like(ids[:, :1], -100)], dim=1)
-            if "position_ids" not in batch:
-                batch["position_ids"] = torch.arange(ids.shape[1]).expand(ids.shape).contiguous()
-            self._exchange.put(batch)
+            self._exchange.put(_batch_of(given))
 
         return call_data

@@ -1,5 +1,11 @@
 #include "python/module/model.h"
 
+#include <ATen/autocast_mode.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <limits>
+
 #include "lehr/app/models.h"
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
@@ -10,12 +16,66 @@
 
 namespace lehr::python {
 
+namespace {
+std::string layout_name(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided ? "a dense one" : "another layout";
+}
+
+// Refuses what the model would read as other numbers, or beyond their memory.
+void check_like_ids(
+    const char* name, const std::optional<at::Tensor>& given, const at::Tensor& input_ids, bool of_any_type = false) {
+  if (!given) {
+    return;
+  }
+  require(
+      given->sizes() == input_ids.sizes() && (of_any_type || given->scalar_type() == at::kLong),
+      "{}: expected ({}, {}){}, as input_ids; found {} of ({})",
+      name,
+      input_ids.size(0),
+      input_ids.size(1),
+      of_any_type ? "" : " int64",
+      c10::toString(given->scalar_type()),
+      fmt::format("{}", fmt::join(given->sizes(), ", ")));
+  require(
+      given->device() == input_ids.device() && given->layout() == at::kStrided,
+      "{}: expected a dense tensor on {}, as input_ids; found {} on {}",
+      name,
+      input_ids.device().str(),
+      layout_name(*given),
+      given->device().str());
+}
+
+void check_ids(const at::Tensor& input_ids) {
+  require(
+      input_ids.dim() == 2 && input_ids.scalar_type() == at::kLong && input_ids.numel() > 0,
+      "input_ids: expected (B, T) int64 with at least one token, found {} of ({})",
+      c10::toString(input_ids.scalar_type()),
+      fmt::format("{}", fmt::join(input_ids.sizes(), ", ")));
+  const at::Device device = input_ids.device();
+  require(
+      (device.is_cpu() || device.is_cuda()) && input_ids.layout() == at::kStrided,
+      "input_ids: expected a dense tensor on cpu or cuda, where the model is; found {} on {}",
+      layout_name(input_ids),
+      device.str());
+  require(
+      !at::autocast::is_autocast_enabled(device.type()),
+      "torch.autocast: a model of Lehr computes in one dtype; leave the context, and load the model with "
+      "dtype=torch.bfloat16 (in a Trainer: training.mixed_precision_param)");
+}
+}  // namespace
+
 std::vector<int64_t> Tokenizer::encode(const std::string& text) const {
   const std::vector<int32_t> ids = tokenizer_->encode(text);
   return {ids.begin(), ids.end()};
 }
 
 std::string Tokenizer::decode(const std::vector<int64_t>& ids, bool skip_special) const {
+  for (const int64_t id : ids) {
+    require(
+        id >= 0 && id <= std::numeric_limits<int32_t>::max(),
+        "decode: expected ids from 0 on that are int32, found {}",
+        id);
+  }
   const std::vector<int32_t> narrow(ids.begin(), ids.end());
   return tokenizer_->decode(narrow, skip_special);
 }
@@ -37,14 +97,12 @@ NamedTensors Model::forward(
     const std::optional<at::Tensor>& attention_mask,
     const std::optional<at::Tensor>& document_ids,
     const std::optional<at::Tensor>& pooling_mask) const {
-  require(
-      input_ids.dim() == 2 && input_ids.scalar_type() == at::kLong,
-      "input_ids: expected (B, T) int64, found {} dimensions of {}",
-      input_ids.dim(),
-      c10::toString(input_ids.scalar_type()));
-  require(
-      !targets || (targets->sizes() == input_ids.sizes() && targets->scalar_type() == at::kLong),
-      "targets: expected the shape of input_ids, int64");
+  check_ids(input_ids);
+  check_like_ids("targets", targets, input_ids);
+  check_like_ids("position_ids", position_ids, input_ids);
+  check_like_ids("attention_mask", attention_mask, input_ids, /*of_any_type=*/true);
+  check_like_ids("document_ids", document_ids, input_ids);
+  check_like_ids("pooling_mask", pooling_mask, input_ids, /*of_any_type=*/true);
   nn::ModelInputs inputs;
   inputs.input_ids = input_ids;
   inputs.labels = targets.value_or(at::Tensor());
@@ -73,9 +131,11 @@ std::vector<int64_t> Model::generate(
   require(
       parts_.args->head() == descriptor::Head::causal_lm,
       "generate: expected a model with a language-model head, found one without");
-  require(
-      max_new_tokens > 0 && temperature >= 0 && top_k >= 0 && top_p > 0 && top_p <= 1 && seed >= 0,
-      "generate: expected max_new_tokens > 0, temperature, top_k and seed >= 0, and top_p in (0, 1]");
+  require(max_new_tokens > 0, "max_new_tokens: expected more than 0, found {}", max_new_tokens);
+  require(temperature >= 0 && std::isfinite(temperature), "temperature: expected at least 0, found {}", temperature);
+  require(top_k >= 0, "top_k: expected at least 0 (0: all tokens), found {}", top_k);
+  require(top_p > 0 && top_p <= 1, "top_p: expected more than 0, at most 1, found {}", top_p);
+  require(seed >= 0, "seed: expected at least 0, found {}", seed);
   const bool training = parts_.model->is_training();
   parts_.model->eval();
   const auto restored = std::shared_ptr<void>(nullptr, [&](void*) { parts_.model->train(training); });

@@ -1,6 +1,8 @@
 // The loss and the data of a run as Python functions.
 #include <fmt/ranges.h>
 
+#include <set>
+
 #include "lehr/base/error.h"
 #include "python/module/trainer.h"
 
@@ -51,6 +53,8 @@ class OwnLoss : public train::TrainTask {
   c10::intrusive_ptr<Exchange> exchange_;
 };
 
+const std::set<std::string> kNames{"input_ids", "labels", "position_ids", "document_ids"};
+
 class OwnBatches : public train::BatchStream {
  public:
   OwnBatches(const Callback& data, c10::intrusive_ptr<Exchange> exchange, int64_t rows, int64_t seq_len, int64_t step)
@@ -60,6 +64,10 @@ class OwnBatches : public train::BatchStream {
     data_(step_++);
     train::Batch batch;
     for (const auto& entry : exchange_->take()) {
+      require(
+          kNames.contains(entry.key()),
+          "data: returned '{}', which is unknown; expected input_ids, labels, position_ids or document_ids",
+          entry.key());
       const at::Tensor tensor = entry.value().cpu();
       require(
           tensor.scalar_type() == at::kLong && tensor.sizes() == at::IntArrayRef(shape_),

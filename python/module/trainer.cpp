@@ -52,7 +52,9 @@ Trainer::Trainer(Options options) : options_(std::move(options)), sources_(merge
     train::RunEnvironment environment{.specs = owned->specs, .log = owned->log};
     if (options_.check) {
       environment.stop_requested = [this] {
-        options_.check(0);
+        stopped_ = true;
+        options_.check(0);  // throws after Ctrl-C, where the step is complete
+        stopped_ = false;
         return false;
       };
     }
@@ -111,15 +113,63 @@ train::Trainer& Trainer::trainer() {
   return *owned_->trainer;
 }
 
+// A hook that stepped, saved or closed would change the run under the step that calls it.
+template <class Body>
+auto Trainer::alone(const char* call, const Body& body) {
+  require(
+      !running_.exchange(true),
+      "lehr.Trainer: {}() was called while the run was busy, by a hook, a loss, a data function or another thread; call "
+      "it between two steps",
+      call);
+  const auto freed = std::shared_ptr<void>(nullptr, [&](void*) { running_ = false; });
+  return body();
+}
+
+// A step that ended with an exception has read its data, and may have left gradients: neither a further step nor a
+// checkpoint would be those of an uninterrupted run.
+void Trainer::require_whole() {
+  trainer();
+  require(
+      !failed_,
+      "lehr.Trainer: the run ended with an exception after step {}; close() it, and make a new one, which resumes from the "
+      "newest checkpoint",
+      step_);
+}
+
+template <class Body>
+auto Trainer::advance(const char* call, const Body& body) {
+  return alone(call, [&] {
+    require_whole();
+    stopped_ = false;
+    try {
+      return placed(body);
+    } catch (...) {
+      failed_ = !stopped_;
+      throw;
+    }
+  });
+}
+
 void Trainer::begin() {
-  placed([&] { trainer().begin(); });
+  advance("begin", [&] { trainer().begin(); });
 }
 
 bool Trainer::step() {
-  return placed([&] {
+  return advance("step", [&] {
     metrics_.clear();
     return trainer().step();
   });
+}
+
+void Trainer::save() {
+  alone("save", [&] {
+    require_whole();
+    trainer().save_now();
+  });
+}
+
+void Trainer::close() {
+  alone("close", [&] { owned_.reset(); });
 }
 
 c10::Dict<std::string, double> Trainer::metrics() const {
@@ -139,7 +189,7 @@ void Trainer::on(const std::string& event, int64_t address) {
 }
 
 void Trainer::finish() {
-  placed([&] { trainer().finish(); });
+  advance("finish", [&] { trainer().finish(); });
 }
 
 // The model and its tokenizer refer to the run, so they keep it alive.

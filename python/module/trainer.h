@@ -2,6 +2,7 @@
 // and data.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,7 +17,9 @@
 
 namespace lehr::python {
 
-/// One run on one device. Errors about a key of the config name the place where it was set.
+/// One run on one device. Errors about a key of the config name the place where it was set. begin(), step(), save(),
+/// finish() and close() run one at a time: a call from within another, or from another thread meanwhile, is refused.
+/// After an error of step(), begin() or finish() the run can only be closed.
 class Trainer : public torch::CustomClassHolder {
  public:
   struct Options {
@@ -38,11 +41,11 @@ class Trainer : public torch::CustomClassHolder {
   c10::Dict<std::string, double> metrics() const;
   /// Calls `address` at each `event`, a name of train::Event, with the step.
   void on(const std::string& event, int64_t address);
-  void save() { trainer().save_now(); }
+  void save();
   /// Ends the run: waits for the checkpoint that is being written and writes the sample.
   void finish();
   /// Frees the run and its lock on the folder, unless its model() is still in use; nothing else works afterwards.
-  void close() { owned_.reset(); }
+  void close();
   void refresh() { trainer().refresh(); }
   /// The run's model; it keeps the run alive, also after close().
   static c10::intrusive_ptr<Model> model(const c10::intrusive_ptr<Trainer>& self);
@@ -54,9 +57,14 @@ class Trainer : public torch::CustomClassHolder {
 
  private:
   train::Trainer& trainer();
+  void require_whole();
   train::TrainSpecs specs_of(const train::TrainConfig& config) const;
   template <class Body>
   auto placed(const Body& body);
+  template <class Body>
+  auto alone(const char* call, const Body& body);
+  template <class Body>
+  auto advance(const char* call, const Body& body);
 
   // A trainer refers to its families and its log.
   struct Owned {
@@ -70,6 +78,9 @@ class Trainer : public torch::CustomClassHolder {
   Node sources_;
   std::map<std::string, double> metrics_;
   int64_t step_ = 0;
+  std::atomic<bool> running_ = false;
+  bool failed_ = false;
+  bool stopped_ = false;  // by check
   std::shared_ptr<Owned> owned_;
 };
 

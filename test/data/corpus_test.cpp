@@ -125,6 +125,20 @@ TEST(Corpus, RefusesTruncatedOrInvalidCompression) {
   EXPECT_THAT(error_for("a.txt.gz", damaged), HasSubstr("the gzip file is damaged"));
 }
 
+TEST(Corpus, TablesAndArchivesAreNotReadAsText) {
+  const TemporaryFolder folder;
+  for (const auto& [name, expected] :
+       {std::pair("a.csv", ".csv files are tables"),
+        std::pair("a.csv.gz", ".csv files are tables"),
+        std::pair("a.parquet", "write JSON lines"),
+        std::pair("a.jsonl.xz", "compress it with gzip or zstd")}) {
+    const auto path = write_file(folder / name, "a,b\n");
+    EXPECT_THAT(usage_error_of([&] { texts({{.path = path}}); }), HasSubstr(expected)) << name;
+  }
+  EXPECT_THAT(texts({{.path = folder / "a.csv", .kind = TextKind::text}}), ElementsAre("a,b\n"));
+  EXPECT_THAT(texts({{.path = write_file(folder / "README.md", "# A\n")}}), ElementsAre("# A\n"));
+}
+
 TEST(Corpus, BadLinesAreNamedByFileAndLine) {
   const TemporaryFolder folder;
   const auto error_for = [&](const std::string& name, const std::string& content) {
@@ -146,6 +160,8 @@ TEST(Corpus, BadLinesAreNamedByFileAndLine) {
           "e\nfour"),
       HasSubstr("a.txt:3: not valid UTF-8"));
   EXPECT_THAT(error_for("a.txt", "one\n\xE4\xBD"), HasSubstr("a.txt:2: not valid UTF-8"));
+  EXPECT_THAT(error_for("a.txt", std::string("\xFF\xFEo\0", 4)), HasSubstr("a.txt: is UTF-16. Convert"));
+  EXPECT_THAT(error_for("a.jsonl", std::string("\xFF\xFE{\0", 4)), HasSubstr("a.jsonl: is UTF-16. Convert"));
 }
 
 TEST(Corpus, MissingSourcesAreErrorsBeforeReading) {

@@ -76,7 +76,8 @@ TEST(Jinja, NamesTheLineAndTheUnsupportedConstruct) {
 TEST(Jinja, RefusesInvalidTemplates) {
   const std::vector<std::pair<std::string, std::string>> cases{
       {"a\n{{ x", "t.jinja:2: the output {{ does not end"},
-      {"{% if x %}\n\n", "t.jinja:2: the template ends, but 'elif' is missing"},
+      {"{% if x %}\n\n", "t.jinja:2: the template ends, but 'endif' is missing"},
+      {"{% for a in x %}\n\n", "t.jinja:2: the template ends, but 'endfor' is missing"},
       {"{% endif %}", "'endif' has no matching start"},
       {"{# x", "the comment {# does not end"},
       {"{{ 'x }}", "a string does not end"},

@@ -96,6 +96,17 @@ holds("plan's files are there", {p.name for p in plan.iterdir()}
 holds("a device that is too small is exit code 3", "DOES NOT FIT" in run(*quick, "--memory-gb", "0.301", code=3))
 run("plan", "recipe/quickstart.toml", "--machine", "h10", code=2)
 run(*quick, "--search", code=2)
+for arguments, expected in [
+    (["--devices", "3", "--parallelism.data_parallel_shard_degree=2"], "the degrees take 2 devices, found --devices 3"),
+    (["--devices", "3", "--parallelism.tensor_parallel_degree=2"], "does not divide the 3 of --devices"),
+    (["--machine.memmory=3"], "--machine: memmory: unknown key"),
+    (["--machine.memory_gb=0"], "--machine: memory_gb: expected more than 0"),
+    (["--output", "README.md"], "--output: README.md is no folder that can be written to"),
+    (["--search", "--devices", "2", "--training.global_batch_size=8", "--peer.pointwise_bytes=2"], "--peer: a search"),
+]:
+    done = subprocess.run([lehr, *quick, *arguments], capture_output=True, text=True, timeout=120)
+    holds(f"a plan with {' '.join(arguments)} is refused by name",
+          (done.returncode, done.stdout, expected in done.stderr) == (2, "", True))
 run(*quick, "--parallelism.tensor_parallel_degree=2", code=2)
 run("plan", "recipe/plan_llama3_405b.toml", "--no-schedules", "--output", plan, "--model.args.num_hidden_layers=64",
     "--parallelism.pipeline_parallel_first_stage_less_layers=0", "--parallelism.pipeline_parallel_last_stage_less_layers=0")

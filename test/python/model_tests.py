@@ -1,4 +1,5 @@
 """Tests of lehr.load, models and tokenizers."""
+import copy
 import os
 
 import torch
@@ -74,6 +75,59 @@ class Models(WithFolder):
         padded = model(ids, position_ids=positions, attention_mask=torch.tensor([[0] * 4 + [1] * 4]))
         torch.testing.assert_close(padded.logits[:, 4:], alone)
 
+    def test_inputs_that_would_be_misread_are_refused(self):
+        model = lehr.load(random_model(self.folder, "qwen3"))
+        ids = ids_of()
+        for given, expected in [
+            ({"input_ids": [[1, 2]]}, "input_ids: expected a tensor .*found list"),
+            ({"input_ids": ids.int()}, r"input_ids: expected \(B, T\) int64 .*found Int of \(2, 12\)"),
+            ({"input_ids": ids[:, :0]}, "input_ids: .*at least one token, found Long"),
+            ({"input_ids": ids.to("meta")}, "input_ids: expected a dense tensor on cpu or cuda.*found a dense one on meta"),
+            ({"input_ids": ids.to_sparse()}, "input_ids: expected a dense tensor"),
+            ({"input_ids": ids, "position_ids": ids.float()}, r"position_ids: expected \(2, 12\) int64.*found Float"),
+            ({"input_ids": ids, "document_ids": ids[:, :3]}, r"document_ids: expected \(2, 12\) int64.*found Long of \(2, 3\)"),
+            ({"input_ids": ids, "document_ids": ids.float()}, "document_ids: .*found Float"),
+            ({"input_ids": ids, "attention_mask": torch.ones(2, 1, 12, 12)}, r"attention_mask: expected \(2, 12\)"),
+            ({"input_ids": ids, "targets": ids.to("meta")}, "targets: expected a dense tensor on cpu"),
+        ]:
+            with self.subTest(expected), self.assertRaisesRegex((lehr.Error, TypeError), expected):
+                model(**given)
+        with torch.autocast("cpu", torch.bfloat16), self.assertRaisesRegex(lehr.Error, "torch.autocast.*dtype=torch.bfloat16"):
+            model(ids)
+
+    def test_wrong_arguments_are_named(self):
+        path = random_model(self.folder, "qwen3")
+        for arguments, expected in [({"dtype": "float32"}, "dtype: expected torch.float32.*found 'float32'"),
+                                    ({"dtype": torch.int32}, "dtype: .*found torch.int32"),
+                                    ({"dtype": torch.float8_e4m3fn}, "dtype: .*found torch.float8_e4m3fn"),
+                                    ({"device": "mps"}, "device: expected 'cpu', 'cuda' or 'auto', found 'mps'")]:
+            with self.subTest(expected), self.assertRaisesRegex((TypeError, ValueError), expected):
+                lehr.load(path, **arguments)
+        model = lehr.load(path, device=torch.device("cpu"))
+        for arguments, expected in [({"max_new_tokens": 0}, "^max_new_tokens: expected more than 0, found 0"),
+                                    ({"max_new_tokens": 1.5}, "^max_new_tokens: expected an integer, found float"),
+                                    ({"temperature": -1}, "^temperature: expected at least 0, found -1"),
+                                    ({"temperature": float("inf")}, "^temperature: "),
+                                    ({"top_k": -1}, "^top_k: "), ({"top_p": 0}, "^top_p: "), ({"seed": -1}, "^seed: "),
+                                    ({"seed": 2**64}, "^seed: expected an integer of 64 bits"),
+                                    ({"stop_ids": 3}, "^stop_ids: expected a list of ids, found int"),
+                                    ({"on_token": 3}, "^on_token: expected a function")]:
+            with self.subTest(expected), self.assertRaisesRegex((lehr.Error, TypeError, ValueError), expected):
+                model.generate([5], **arguments)
+        with self.assertRaisesRegex(TypeError, "^prompt: expected a text, or ids, found NoneType"):
+            model.generate(None)
+        with self.assertRaisesRegex(TypeError, "dtype: .*found torch.int8"):
+            model.save(self.folder / "eight", torch.int8)
+        with self.assertRaisesRegex(TypeError, "cannot be copied or pickled; save"):
+            copy.deepcopy(model)
+        tokenizer = lehr.Tokenizer("byte")
+        with self.assertRaisesRegex(TypeError, "text: expected a str, found int"):
+            tokenizer.encode(3)
+        with self.assertRaisesRegex(ValueError, "text: has a lone surrogate"):
+            tokenizer.encode("a\udcff")
+        with self.assertRaisesRegex(lehr.Error, "decode: expected ids .*found -1"):
+            tokenizer.decode([-1])
+
     def test_generation_is_greedy_at_temperature_zero(self):
         model = lehr.load(random_model(self.folder, "qwen3"), dtype=torch.float64)
         ids, seen = [5, 6, 7], []
@@ -96,7 +150,7 @@ class Models(WithFolder):
         with self.assertRaisesRegex(lehr.Error, f"^{self.folder}/none: cannot be opened: No such file"):
             lehr.load(self.folder / "none")
         model = lehr.load(random_model(self.folder, "qwen3"))
-        with self.assertRaisesRegex(lehr.Error, r"^input_ids: expected \(B, T\) int64, found 1 dimensions of Long$"):
+        with self.assertRaisesRegex(lehr.Error, r"^input_ids: expected \(B, T\) int64 .*, found Long of \(2\)$"):
             model(torch.tensor([1, 2]))
         with self.assertRaisesRegex(lehr.Error, "exists already; name a new folder$"):
             model.save(self.folder)

@@ -66,6 +66,13 @@ class Commands(WithFolder):
         lehr.plan(tiny_run(self.folder), devices=1, output=self.folder / "plan")
         self.assertTrue((self.folder / "plan/timeline.html").exists())
 
+    def test_a_search_without_a_mesh_that_fits_returns_no_older_plan(self):
+        config, output = tiny_run(self.folder), self.folder / "plan"
+        lehr.plan(config, devices=1, output=output)
+        with self.assertRaisesRegex(lehr.Error, "lehr plan: made no plan; it printed:\n.+"):
+            lehr.plan(config, devices=1, search=True, output=output,
+                      **{"machine.memory_gb": 0.0001, "machine.reserved_gb": 0})
+
     def test_a_failing_command_raises_the_text_of_the_program(self):
         with self.assertRaisesRegex(lehr.Error, "^command line: --training.seq_length: unknown key; did you mean"):
             lehr.plan(tiny_run(self.folder), {"training.seq_length": 3})
@@ -77,7 +84,11 @@ class Commands(WithFolder):
         self.assertGreater(lehr.evaluate(config)["perplexity"], 1)
         scores = lehr.score(config, self.folder / "scores", kinds="kv_heads", max_rows=2)
         self.assertIn("kv_heads", str(scores))
+        self.assertEqual(lehr.score(config, self.folder / "again", kinds=["kv_heads"], max_rows=2), scores)
 
     def test_verify_compares_with_a_reference(self):
+        folder = random_model(self.folder, "qwen3")
         with self.assertRaisesRegex(lehr.Error, "oracle.safetensors"):
-            lehr.verify(random_model(self.folder, "qwen3"))
+            lehr.verify(folder)
+        with self.assertRaisesRegex(TypeError, "dtype: expected torch.float32.*found 'float64'"):
+            lehr.verify(folder, dtype="float64")

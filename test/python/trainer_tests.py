@@ -1,11 +1,13 @@
 """Tests of lehr.Trainer."""
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import threading
 import time
+from fractions import Fraction
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -84,9 +86,12 @@ class Trainers(WithFolder):
         self.assertEqual(said("lambda output, batch: output.nll.sum()"), expected)
 
     def test_a_loss_that_is_not_a_scalar_is_refused(self):
-        trainer = lehr.Trainer(tiny_run(self.folder), loss=lambda output, batch: output.nll)
-        with self.assertRaisesRegex(lehr.Error, "^loss: expected a scalar"):
-            trainer.step()
+        for loss, expected in [(lambda output, batch: output.nll, "^loss: expected a scalar"),
+                               (lambda output, batch: 3.0, "^loss: expected a scalar tensor, .*found float"),
+                               (lambda output, batch: None, "^loss: expected a scalar tensor, .*found NoneType")]:
+            with lehr.Trainer(tiny_run(self.folder), loss=loss) as trainer:
+                with self.assertRaisesRegex((lehr.Error, TypeError), expected):
+                    trainer.step()
 
     def test_python_data_are_a_function_of_the_step(self):
         asked = []
@@ -111,6 +116,91 @@ class Trainers(WithFolder):
         with torch.no_grad():
             expected = trainer.model(ids[:, :-1].contiguous(), targets=ids[:, 1:].contiguous()).loss.item()
         self.assertAlmostEqual(trainer.step().loss, expected, delta=1e-10)
+
+    def test_labels_and_positions_of_python_data_stay_inside_documents(self):
+        ids = torch.randint(0, VOCAB, (4, 32), generator=torch.Generator().manual_seed(1))
+        documents = torch.tensor([0] * 10 + [1] * 15 + [-1] * 7).expand(4, 32).contiguous()
+        labels = torch.cat([ids[:, 1:], torch.full((4, 1), -100)], dim=1)
+        labels[:, [9, *range(24, 32)]] = -100
+        positions = torch.tensor([*range(10), *range(15), *[0] * 7]).expand(4, 32).contiguous()
+        seen = {}
+
+        def loss(output, batch):
+            seen.update(batch)
+            return output.nll.sum()
+
+        changes = {"training.dtype": "float64", "training.local_batch_size": 4, "checkpoint.enable": False}
+        given = {"input_ids": ids, "document_ids": documents}
+        found = lehr.Trainer(tiny_run(self.folder / "a"), changes, data=lambda step: given, loss=loss).step().loss
+        self.assertTrue(torch.equal(seen["labels"], labels))
+        self.assertTrue(torch.equal(seen["position_ids"], positions))
+        whole = given | {"labels": labels, "position_ids": positions}
+        self.assertEqual(lehr.Trainer(tiny_run(self.folder / "b"), changes, data=lambda step: whole).step().loss, found)
+
+    def test_data_that_are_no_batch_are_refused(self):
+        ids = torch.zeros(4, 32, dtype=torch.int64)
+        for given, expected in [
+            ([[1, 2]], "data: expected input_ids .*, found list"),
+            ({"input_ids": [[1, 2]]}, "data: input_ids: expected a tensor .*, found list"),
+            ({"labels": ids}, "data: expected input_ids .*, found none"),
+            (ids[0], "data: expected input_ids .*, found 1 dimensions"),
+            ({"input_ids": ids, "attention_mask": ids}, "data: returned 'attention_mask', which is unknown"),
+        ]:
+            with self.subTest(expected):
+                trainer = lehr.Trainer(tiny_run(self.folder / "out"), {"checkpoint.enable": False}, data=lambda step: given)
+                with trainer, self.assertRaisesRegex((TypeError, ValueError, lehr.Error), expected):
+                    trainer.step()
+
+    def test_arguments_that_are_no_functions_are_refused_at_once(self):
+        with self.assertRaisesRegex(TypeError, "loss: expected a function .*, found str"):
+            lehr.Trainer(tiny_run(self.folder), loss="cross_entropy")
+        with self.assertRaisesRegex(TypeError, "data: expected a function of the step, found generator"):
+            lehr.Trainer(tiny_run(self.folder), data=(step for step in range(3)))
+        trainer = lehr.Trainer(tiny_run(self.folder))
+        with self.assertRaisesRegex(TypeError, "on_step_end: expected a function, found int"):
+            trainer.on_step_end(3)
+        with self.assertRaisesRegex(TypeError, "checkpoints hold its state"):
+            pickle.dumps(trainer)
+
+    def test_values_of_a_config_are_checked_with_their_key(self):
+        with self.assertRaisesRegex(TypeError, "optimizer.lr: .*found NoneType; leave out"):
+            lehr.Trainer(tiny_run(self.folder), {"optimizer": {"lr": None}})
+        with self.assertRaisesRegex(TypeError, "overrides: expected a dict .*found list"):
+            lehr.Trainer(tiny_run(self.folder), [("optimizer.lr", 1)])
+
+        class Half(float):  # prints, as numpy's float64 does, no number of TOML
+            __repr__ = __str__ = lambda self: f"half({float(self)})"
+
+        self.assertEqual(overrides_of({"a": {"b": Half(0.5)}, "c": Fraction(1, 4)}), {"a.b": "0.5", "c": "0.25"})
+
+    def test_after_an_exception_a_run_can_only_be_closed(self):
+        broken = set()
+
+        def data(step):
+            if step in broken:
+                broken.clear()
+                raise ConnectionError("once")
+            return torch.randint(0, VOCAB, (4, 32), generator=torch.Generator().manual_seed(step))
+
+        expected = [step.loss for step in lehr.Trainer(tiny_run(self.folder / "whole"), data=data)]
+        broken.add(1)
+        trainer = lehr.Trainer(tiny_run(self.folder / "failed"), {"checkpoint.interval": 1}, data=data)
+        trainer.step()
+        with self.assertRaises(ConnectionError):
+            trainer.step()
+        for call in (trainer.step, trainer.save):
+            with self.assertRaisesRegex(lehr.Error, "ended with an exception after step 1; close"):
+                call()
+        trainer.close()
+        resumed = lehr.Trainer(tiny_run(self.folder / "failed"), {"checkpoint.interval": 1}, data=data)
+        self.assertEqual([step.loss for step in resumed], expected[1:])
+
+    def test_a_hook_cannot_change_the_run_under_its_step(self):
+        for name in ("step", "save", "close"):
+            with self.subTest(name), lehr.Trainer(tiny_run(self.folder)) as trainer:
+                trainer.on_step_begin(lambda step: getattr(trainer, name)())
+                with self.assertRaisesRegex(lehr.Error, rf"{name}\(\) was called while the run was busy"):
+                    trainer.step()
 
     def test_data_of_a_wrong_shape_are_refused(self):
         trainer = lehr.Trainer(tiny_run(self.folder), data=lambda step: torch.zeros(4, 8, dtype=torch.int64))
@@ -175,10 +265,13 @@ class Trainers(WithFolder):
 
     def test_a_closed_run_frees_its_folder(self):
         with lehr.Trainer(tiny_run(self.folder)) as trainer:
-            with self.assertRaises(lehr.Error):
-                lehr.Trainer(tiny_run(self.folder))  # one run at a time
+            with self.assertRaisesRegex(lehr.Error, r"another run of this process uses .*close\(\)"):
+                lehr.Trainer(tiny_run(self.folder))
+            model = trainer.model
         with self.assertRaisesRegex(lehr.Error, "is closed"):
             trainer.step()
+        self.assertEqual(len(model.tokenizer.encode(model.generate("a", 2, stop_ids=[]))) > 0, True)
+        del model
         finished = lehr.Trainer(tiny_run(self.folder))
         self.assertEqual(finished.run().step, 5)
         self.assertIsNone(lehr.Trainer(tiny_run(self.folder)).run())  # no step is left, and the folder is free

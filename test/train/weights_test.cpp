@@ -134,6 +134,14 @@ TEST(LoadWeights, NamesMissingMisshapenAndUnexpectedTensors) {
       error_of([&] { loaded(folder.path() / "misshapen"); }),
       HasSubstr("misshapen: shapes differ from the model's: model.layers.1.mlp.experts.5.up_proj.weight (expected "
                 "12x24, found 12x25); is this the checkpoint of another model?"));
+  write_changed(folder.path() / "integers", reference, [](auto& tensors) {
+    auto& weight = tensors["model.layers.1.mlp.experts.5.up_proj.weight"];
+    weight = at::ones(weight.sizes(), at::kChar);
+  });
+  EXPECT_THAT(
+      error_of([&] { loaded(folder.path() / "integers"); }),
+      HasSubstr("integers: weights are integers, as a quantized checkpoint stores them: "
+                "model.layers.1.mlp.experts.5.up_proj.weight (I8); dequantize"));
   write_changed(folder.path() / "surplus", reference, [](auto& tensors) {
     tensors["model.layers.1.mlp.experts.8.up_proj.weight"] = at::ones({12, 24});
     tensors["model.layers.1.self_attn.rotary_emb.inv_freq"] = at::ones({8});

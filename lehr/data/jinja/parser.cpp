@@ -32,7 +32,11 @@ class Parser {
       const Token token = cursor_.peek();
       if (token.kind == TokenKind::end) {
         if (!ends.empty()) {
-          throw Problem(fmt::format("the template ends, but '{}' is missing", *ends.begin()), token.line);
+          const auto closing =
+              std::find_if(ends.begin(), ends.end(), [](const auto& one) { return one.starts_with("end"); });
+          throw Problem(
+              fmt::format("the template ends, but '{}' is missing", closing == ends.end() ? *ends.begin() : *closing),
+              token.line);
         }
         break;
       }
