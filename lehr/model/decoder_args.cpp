@@ -21,6 +21,8 @@ descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderCo
   form.hidden_size = config.hidden_size;
   form.num_attention_heads = config.num_attention_heads;
   form.head_dim = config.head_dim;
+  form.qk_norm = form.qk_norm || config.qk_norm;
+  form.qkv_bias = form.qkv_bias || config.qkv_bias;
   form.head_rows = config.head == descriptor::Head::causal_lm        ? config.vocab_size
                    : config.head == descriptor::Head::classification ? config.num_labels
                                                                      : 0;
@@ -51,7 +53,7 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
     const auto layer = static_cast<int64_t>(attention_of_layers.size());
     const int64_t window = std::min(config.pattern.window(layer).value_or(seq_len), seq_len);
     const int64_t length = window == seq_len ? seq_len : 2 * window - window * window / seq_len;
-    const bool is_linear = config.linear_attention && config.linear_attention->is_linear(layer);
+    const bool is_linear = kept != nullptr && config.linear_attention && config.linear_attention->is_linear(layer);
     attention_of_layers.push_back(kept != nullptr && !is_linear ? attention_of_pair * length : 0);
     attention += attention_of_layers.back();
     linear_of_layers.push_back(is_linear ? config.linear_attention->flops_per_token() : 0);

@@ -5,6 +5,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/node.h"
 #include "lehr/descriptor/model_args.h"
+#include "lehr/model/decoder_blocks.h"
 #include "lehr/model/decoder_config.h"
 #include "lehr/model/decoder_descriptor.h"
 #include "lehr/model/decoder_state_map.h"
@@ -140,7 +141,13 @@ class DecoderArgs : public descriptor::ModelArgs {
     config_.num_hidden_layers = static_cast<int64_t>(blocks.size());
     config_.set_blocks(std::move(blocks));
   }
-  void shift_layers(int64_t count) override { config_.pattern = config_.pattern.shifted(count); }
+  void shift_layers(int64_t count) override {
+    config_.pattern = config_.pattern.shifted(count);
+    if (config_.linear_attention) {
+      config_.linear_attention->layers =
+          LayerPattern{.sliding = config_.linear_attention->layers}.shifted(count).sliding;
+    }
+  }
 
   std::optional<descriptor::DecoderForm> decoder_form() const override {
     if constexpr (requires { Family::kForm; }) {
@@ -260,20 +267,20 @@ class DecoderDescriptor : public DecoderNames {
   std::shared_ptr<torch::nn::Module> create_dummy_block(
       const torch::nn::Module& original_layer, int64_t /*block_index*/) const override {
     as_layer(original_layer, "create_dummy_block");
-    return make({.attention = descriptor::NoOpSubblock{}, .ffn = descriptor::NoOpSubblock{}}).ptr();
+    return make(shape(), {.attention = descriptor::NoOpSubblock{}, .ffn = descriptor::NoOpSubblock{}}).ptr();
   }
 
  protected:
-  std::vector<std::string> children(const descriptor::BlockConfig& block) const override {
-    return make(block)->named_children().keys();
+  std::vector<std::string> children(const DecoderConfig& shape, const descriptor::BlockConfig& block) const override {
+    return make(shape, block)->named_children().keys();
   }
   std::vector<std::string> stored_names(const DecoderConfig& shape, descriptor::ExpertLayout layout) const override {
     return Args(shape).state_map(layout).input_names();
   }
 
  private:
-  Holder make(const descriptor::BlockConfig& block) const {
-    auto params = layer_parameters_of<Family>(shape().of_block(block));
+  static Holder make(const DecoderConfig& shape, const descriptor::BlockConfig& block) {
+    auto params = layer_parameters_of<Family>(shape.of_block(block));
     set_forms(block, params);
     return make_layer<Holder>(params, 0);
   }
@@ -314,6 +321,7 @@ DecoderConfig read_config(const Node& config) {
   if constexpr (requires { Family::read(config, shape); }) {
     Family::read(config, shape);
   }
+  read_blocks(config, shape);
   return shape;
 }
 

@@ -12,9 +12,10 @@ using descriptor::BlockConfig;
 using descriptor::FFNSubblock;
 using descriptor::MoESubblock;
 
-descriptor::ModelOverrides block_overrides(const BlockConfig& block) {
+descriptor::ModelOverrides block_overrides(const DecoderConfig& shape, const BlockConfig& block) {
   descriptor::ModelOverrides overrides;
-  if (const auto* attention = std::get_if<AttentionSubblock>(&block.attention)) {
+  const auto* attention = std::get_if<AttentionSubblock>(&block.attention);
+  if (attention != nullptr && !shape.latent_attention) {
     overrides.num_key_value_heads = attention->num_key_value_heads;
   }
   if (const auto* ffn = std::get_if<FFNSubblock>(&block.ffn)) {
@@ -29,14 +30,25 @@ descriptor::ModelOverrides block_overrides(const BlockConfig& block) {
 }
 
 namespace {
+// What the attention of a layer is if its keys and values are not divided into heads, so that a block config says that
+// it has one; null for grouped-query attention.
+const char* undivided_attention(const DecoderConfig& shape, int64_t layer) {
+  return shape.latent_attention                                               ? "latent attention"
+         : shape.linear_attention && shape.linear_attention->is_linear(layer) ? "gated DeltaNet"
+                                                                              : nullptr;
+}
+
 BlockConfig plain_block(const DecoderConfig& shape, int64_t layer) {
+  const bool undivided = undivided_attention(shape, layer) != nullptr;
   BlockConfig block{
-      .attention = AttentionSubblock{shape.num_key_value_heads}, .ffn = FFNSubblock{shape.intermediate_size}};
+      .attention = AttentionSubblock{undivided ? 1 : shape.num_key_value_heads},
+      .ffn = FFNSubblock{shape.intermediate_size}};
   if (shape.moe && shape.moe->has_experts(layer)) {
     block.ffn = MoESubblock{
         .num_local_experts = shape.moe->num_experts,
         .num_experts_per_tok = shape.moe->num_experts_per_tok,
-        .expert_intermediate_dim = shape.moe->moe_intermediate_size};
+        .expert_intermediate_dim = shape.moe->moe_intermediate_size,
+        .shared_expert_intermediate_dim = shape.moe->shared_expert_width()};
   }
   return block;
 }
@@ -52,12 +64,19 @@ std::vector<BlockConfig> plain_blocks(const DecoderConfig& shape) {
 // The shape with the sizes of its blocks. Sizes that differ between blocks are not meaningful in it.
 DecoderConfig with_sizes_of(const std::vector<BlockConfig>& blocks, DecoderConfig shape) {
   shape.block_configs.clear();
-  for (const BlockConfig& block : blocks) {
-    const auto own = block_overrides(block);
-    shape.num_key_value_heads = own.num_key_value_heads.value_or(shape.num_key_value_heads);
+  for (size_t layer = 0; layer < blocks.size(); ++layer) {
+    const BlockConfig& block = blocks[layer];
+    const auto own = block_overrides(shape, block);
+    if (undivided_attention(shape, static_cast<int64_t>(layer)) == nullptr) {
+      shape.num_key_value_heads = own.num_key_value_heads.value_or(shape.num_key_value_heads);
+    }
     shape.intermediate_size = own.intermediate_size.value_or(shape.intermediate_size);
     if (shape.moe) {
       shape.moe->apply(own);
+    }
+    const auto* moe = std::get_if<MoESubblock>(&block.ffn);
+    if (moe != nullptr && shape.moe && shape.moe->shared_expert_intermediate_size > 0) {
+      shape.moe->shared_expert_intermediate_size = moe->shared_expert_intermediate_dim;
     }
   }
   return shape;
@@ -75,16 +94,20 @@ void fill_from_blocks(const std::vector<BlockConfig>& blocks, DecoderConfig& sha
   int64_t heads = 0;
   int64_t width = 0;
   for (const BlockConfig& block : blocks) {
-    const auto own = block_overrides(block);
+    const auto own = block_overrides(shape, block);
     heads = std::max(heads, own.num_key_value_heads.value_or(0));
     width = std::max(width, own.intermediate_size.value_or(0));
   }
   if (shape.num_key_value_heads == 0) {
-    shape.num_key_value_heads = heads > 0 ? heads : shape.num_attention_heads;
+    shape.num_key_value_heads = heads > 0 && !shape.latent_attention ? heads : shape.num_attention_heads;
   }
   if (shape.intermediate_size == 0) {
     shape.intermediate_size = width;
   }
+}
+
+bool has_shared_experts(const DecoderConfig& shape) {
+  return shape.moe && shape.moe->shared_expert_width() > 0;
 }
 
 bool is_there(const Node& config, const char* key) {
@@ -106,10 +129,15 @@ DecoderConfig DecoderConfig::of_block(const BlockConfig& block) const {
     own.moe->mlp_only_layers.clear();
     own.moe->num_experts = 0;
   }
-  auto overrides = block_overrides(block);
+  auto overrides = block_overrides(*this, block);
   overrides.split_vocab_size = split_vocab_size;
   overrides.split_vocab_order = split_vocab_order;
   own.apply(overrides);
+  const auto* experts = std::get_if<MoESubblock>(&block.ffn);
+  if (experts != nullptr && own.moe) {
+    own.moe->n_shared_experts = 0;
+    own.moe->shared_expert_intermediate_size = experts->shared_expert_intermediate_dim;
+  }
   return own;
 }
 
@@ -144,7 +172,8 @@ void read_blocks(const Node& config, DecoderConfig& shape) {
   }
   for (BlockConfig& block : *blocks) {
     auto* moe = std::get_if<MoESubblock>(&block.ffn);
-    if (moe != nullptr && moe->shared_expert_intermediate_dim == descriptor::kUpstreamsSharedExpert) {
+    if (moe != nullptr && moe->shared_expert_intermediate_dim == descriptor::kUpstreamsSharedExpert &&
+        !has_shared_experts(shape)) {
       moe->shared_expert_intermediate_dim = 0;
     }
   }
@@ -166,16 +195,29 @@ void check_blocks(const DecoderConfig& shape, const std::string& where) {
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
     const std::string key = fmt::format("{}block_configs[{}].", where, layer);
     check_block_config(blocks[layer], key, shape.num_attention_heads);
+    const char* undivided = undivided_attention(shape, static_cast<int64_t>(layer));
+    const auto* attention = std::get_if<AttentionSubblock>(&blocks[layer].attention);
+    require(
+        undivided == nullptr || attention == nullptr || attention->num_key_value_heads == 1,
+        "{}attention.num_key_value_heads: the layer has {}, without KV heads that could be fewer; expected 1, found {}",
+        key,
+        undivided == nullptr ? "" : undivided,
+        attention == nullptr ? 0 : attention->num_key_value_heads);
     if (const auto* moe = std::get_if<MoESubblock>(&blocks[layer].ffn)) {
       require(
           shape.moe.has_value(), "{}ffn.moe: this family has no experts; expected intermediate_size, or no_op", key);
+      const int64_t shared = moe->shared_expert_intermediate_dim;
       require(
-          moe->shared_expert_intermediate_dim == 0,
+          has_shared_experts(shape) || shared == 0,
           "{}ffn.moe.shared_expert_intermediate_dim: this family has no shared experts; expected 0 (or {}, which "
           "puzzletron writes in any case), found {}",
           key,
           descriptor::kUpstreamsSharedExpert,
-          moe->shared_expert_intermediate_dim);
+          shared);
+      if (has_shared_experts(shape)) {
+        require_size(key, "ffn.moe.shared_expert_intermediate_dim", shared);
+      }
+      shape.of_block(blocks[layer]).moe->check(key + "ffn.moe: ", shape.num_hidden_layers);
     }
   }
 }

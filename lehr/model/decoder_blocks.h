@@ -5,8 +5,8 @@
 
 namespace lehr::model {
 
-/// The keys whose values in this block differ from the model's. Keys that a no-op does not use are not set.
-descriptor::ModelOverrides block_overrides(const descriptor::BlockConfig& block);
+/// The keys whose values a block of a model of this shape sets. Keys that a no-op does not use are not set.
+descriptor::ModelOverrides block_overrides(const DecoderConfig& shape, const descriptor::BlockConfig& block);
 
 /// Reads the block configs of config.json into `shape`, which holds its other fields; leaves them empty if all layers
 /// match the other fields. Sizes that only the blocks give (null in config.json) become the maximum over the blocks.

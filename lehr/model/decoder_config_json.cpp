@@ -135,7 +135,6 @@ DecoderConfig DecoderConfig::from_hf(const Node& config, std::span<const char* c
   if (config.find("num_experts_per_tok") != nullptr && !contains(own_keys, "num_experts_per_tok")) {
     c.moe = MoEConfig::from_hf(config);
   }
-  read_blocks(config, c);
   c.head = read_head(config);
   c.num_labels = count_labels(config);
   c.classifier_dropout = double_or(config, "classifier_dropout", 0);

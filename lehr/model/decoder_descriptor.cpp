@@ -25,19 +25,47 @@ BlockConfig without_ffn(BlockConfig block) {
   return block;
 }
 
+// A layer, and a shape whose first layer may be such a one.
+struct KindOfLayer {
+  DecoderConfig shape;
+  BlockConfig block;
+};
+
 // The kinds of layers that a family has, with the sizes of `shape` and one expert.
-std::vector<BlockConfig> kinds_of_layers(const DecoderConfig& shape) {
-  const descriptor::AttentionSubblock attention{shape.num_key_value_heads};
-  std::vector<BlockConfig> kinds{{.attention = attention, .ffn = descriptor::FFNSubblock{shape.intermediate_size}}};
+std::vector<KindOfLayer> kinds_of_layers(DecoderConfig shape) {
   if (shape.moe) {
-    kinds.push_back(
+    shape.moe->router.n_group = shape.moe->router.topk_group = 1;
+  }
+  const descriptor::AttentionSubblock attention{1};
+  std::vector<BlockConfig> blocks{{.attention = attention, .ffn = descriptor::FFNSubblock{shape.intermediate_size}}};
+  if (shape.moe) {
+    blocks.push_back(
         {.attention = attention,
          .ffn = descriptor::MoESubblock{
              .num_local_experts = 1,
              .num_experts_per_tok = 1,
-             .expert_intermediate_dim = shape.moe->moe_intermediate_size}});
+             .expert_intermediate_dim = shape.moe->moe_intermediate_size,
+             .shared_expert_intermediate_dim = shape.moe->shared_expert_width()}});
   }
-  kinds.push_back({.attention = descriptor::LinearSubblock{}, .ffn = descriptor::LinearSubblock{}});
+  blocks.push_back({.attention = descriptor::LinearSubblock{}, .ffn = descriptor::LinearSubblock{}});
+  std::vector<DecoderConfig> shapes{shape};
+  if (shape.linear_attention) {
+    shapes.push_back(shape);
+    shapes[0].linear_attention->layers = {false};
+    shapes[1].linear_attention->layers = {true};
+  }
+  if (shape.latent_attention) {  // with biases, and one projection of queries or two
+    shapes[0].latent_attention->attention_bias = true;
+    shapes.push_back(shapes[0]);
+    shapes[0].latent_attention->q_lora_rank = 1;
+    shapes[1].latent_attention->q_lora_rank.reset();
+  }
+  std::vector<KindOfLayer> kinds;
+  for (const BlockConfig& block : blocks) {
+    for (const DecoderConfig& one : shapes) {
+      kinds.push_back({one, block});
+    }
+  }
   return kinds;
 }
 
@@ -81,9 +109,10 @@ void drop(nn::Module& layer, const Names& own, const Names& others, const Names&
 
 descriptor::SubblockModules DecoderNames::subblock_modules() const {
   descriptor::SubblockModules modules;
-  for (const BlockConfig& block : kinds_of_layers(shape_)) {
-    const Names left_of_attention = children(without_attention(block)), left_of_ffn = children(without_ffn(block));
-    for (const std::string& name : children(block)) {
+  for (const auto& [shape, block] : kinds_of_layers(shape_)) {
+    const Names left_of_attention = children(shape, without_attention(block));
+    const Names left_of_ffn = children(shape, without_ffn(block));
+    for (const std::string& name : children(shape, block)) {
       const bool of_attention = !contains(left_of_attention, name), of_ffn = !contains(left_of_ffn, name);
       Names& group = of_attention == of_ffn ? modules.shared : of_attention ? modules.attention : modules.ffn;
       if (!contains(group, name)) {
@@ -107,11 +136,11 @@ void DecoderNames::drop_ffn(nn::Module& layer) const {
 std::vector<descriptor::WeightGroupPredicate> DecoderNames::layer_name_predicates(int64_t num_layers) const {
   const std::string first = layer_block_name(0) + ".";
   std::set<std::string> attention, ffn;
-  for (const BlockConfig& block : kinds_of_layers(shape_)) {
+  for (const auto& [shape, block] : kinds_of_layers(shape_)) {
     for (const ExpertLayout layout : {ExpertLayout::per_expert, ExpertLayout::fused}) {
-      const Names left_of_attention = stored_names(one_layer(shape_, without_attention(block)), layout);
-      const Names left_of_ffn = stored_names(one_layer(shape_, without_ffn(block)), layout);
-      for (const std::string& name : stored_names(one_layer(shape_, block), layout)) {
+      const Names left_of_attention = stored_names(one_layer(shape, without_attention(block)), layout);
+      const Names left_of_ffn = stored_names(one_layer(shape, without_ffn(block)), layout);
+      for (const std::string& name : stored_names(one_layer(shape, block), layout)) {
         if (name.starts_with(first)) {
           const bool of_ffn = contains(left_of_attention, name) && !contains(left_of_ffn, name);
           (of_ffn ? ffn : attention).insert(with_any_number(name.substr(first.size())));

@@ -17,7 +17,7 @@ class DecoderNames : public descriptor::ModelDescriptor {
   explicit DecoderNames(DecoderConfig shape) : shape_(std::move(shape)) {}
 
   descriptor::ModelOverrides block_config_to_layer_overrides(const descriptor::BlockConfig& block) const override {
-    return block_overrides(block);
+    return block_overrides(shape_, block);
   }
   std::string input_embedding_name() const override { return "model.embed_tokens"; }
   std::string output_embedding_name() const override { return "lm_head"; }
@@ -30,8 +30,8 @@ class DecoderNames : public descriptor::ModelDescriptor {
 
  protected:
   const DecoderConfig& shape() const { return shape_; }
-  /// Names of the children of a layer with this block config.
-  virtual std::vector<std::string> children(const descriptor::BlockConfig& block) const = 0;
+  /// Names of the children of the first layer of a model of this shape, with this block config.
+  virtual std::vector<std::string> children(const DecoderConfig& shape, const descriptor::BlockConfig& block) const = 0;
   /// Names of the stored tensors of a model of this shape.
   virtual std::vector<std::string> stored_names(const DecoderConfig& shape, descriptor::ExpertLayout layout) const = 0;
 

@@ -46,13 +46,15 @@ Totals totals_of(const DecoderConfig& shape, const std::vector<descriptor::Block
   Totals totals{.parameters = hidden * (2 * real(shape.vocab_size) + labels)};
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
     const auto& block = blocks[layer];
-    if (shape.linear_attention && shape.linear_attention->is_linear(static_cast<int64_t>(layer))) {
+    const auto* attention = std::get_if<AttentionSubblock>(&block.attention);
+    const bool is_linear = shape.linear_attention && shape.linear_attention->is_linear(static_cast<int64_t>(layer));
+    if (attention != nullptr && is_linear) {
       const LinearAttentionConfig& linear = *shape.linear_attention;
       const double keys = real(linear.linear_num_key_heads) * real(linear.linear_key_head_dim);
       const double values = real(linear.linear_num_value_heads) * real(linear.linear_value_head_dim);
       totals.head_elements += 2 * (keys + values);
       totals.parameters += hidden * (2 * keys + 3 * values + 2 * real(linear.linear_num_value_heads));
-    } else if (const auto* attention = std::get_if<AttentionSubblock>(&block.attention)) {
+    } else if (attention != nullptr) {
       const double heads = real(shape.num_attention_heads) * real(std::max(shape.query_width(), shape.value_width()));
       totals.head_elements += heads;
       totals.parameters += shape.latent_attention
@@ -66,7 +68,7 @@ Totals totals_of(const DecoderConfig& shape, const std::vector<descriptor::Block
     if (const auto* moe = std::get_if<MoESubblock>(&block.ffn)) {
       totals.experts += real(moe->num_local_experts);
       totals.parameters += real(moe->num_local_experts) * hidden * (3 * real(moe->expert_intermediate_dim) + 1);
-      totals.parameters += shape.moe ? 3 * hidden * real(shape.moe->shared_expert_width()) : 0;
+      totals.parameters += 3 * hidden * real(moe->shared_expert_intermediate_dim);
     }
   }
   return totals;

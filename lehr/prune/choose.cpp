@@ -173,6 +173,9 @@ class Chooser {
       return;
     }
     require_enough(layer, has, "KV heads", "--kv-heads", *options_.kv_heads);
+    if (has == 1) {
+      return;  // nothing to choose; latent attention and gated DeltaNet have no scores of heads
+    }
     if (options_.average_kv) {
       keeps.averaged_kv_heads = *options_.kv_heads;
     } else {

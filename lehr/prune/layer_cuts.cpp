@@ -119,6 +119,9 @@ MaybeCut cut_moe_layer(const std::string& name, const LayerKeeps& keeps, const M
   if (is_one_of(name, {"router.gate.weight", "router.gate.bias", "router.expert_bias"})) {
     return ParameterCut{.how = Pick{.dim = 0, .indices = experts.experts}};
   }
+  if (name.starts_with("shared_expert")) {
+    return std::nullopt;
+  }
   refuse("mlp." + name);
 }
 }  // namespace

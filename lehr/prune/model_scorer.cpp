@@ -4,7 +4,9 @@
 
 #include "lehr/base/error.h"
 #include "lehr/nn/attention.h"
+#include "lehr/nn/gated_delta_net.h"
 #include "lehr/nn/gelu.h"
+#include "lehr/nn/latent_attention.h"
 #include "lehr/nn/linear_subblock.h"
 #include "lehr/nn/swiglu.h"
 #include "lehr/prune/score_channels.h"
@@ -87,9 +89,9 @@ class ModelScorer::Parts {
       if (auto* attention = first_of<nn::GroupedQueryAttentionImpl>(of_attention)) {
         look_at_attention(*attention, of_attention);
       }
-      if (auto* linear = first_of<nn::LinearSubblockImpl>(of_attention)) {
-        observe_subblock(Kind::attention, *linear, of_attention);
-      }
+      observe_if_there<nn::MultiHeadLatentAttentionImpl>(Kind::attention, of_attention);
+      observe_if_there<nn::GatedDeltaNetImpl>(Kind::attention, of_attention);
+      observe_if_there<nn::LinearSubblockImpl>(Kind::attention, of_attention);
       if (auto* ffn = first_of<nn::SwiGLUImpl>(of_ffn)) {
         look_at_ffn(*ffn, of_ffn);
       }
@@ -99,9 +101,7 @@ class ModelScorer::Parts {
       if (auto* moe_layer = first_of<nn::MoELayerImpl>(of_ffn)) {
         look_at_moe_layer(*moe_layer, of_ffn);
       }
-      if (auto* linear = first_of<nn::LinearSubblockImpl>(of_ffn)) {
-        observe_subblock(Kind::ffn, *linear, of_ffn);
-      }
+      observe_if_there<nn::LinearSubblockImpl>(Kind::ffn, of_ffn);
     }
     require(!there_.empty(), "scores: no layer of the model has attention or a feed-forward block that can be scored");
     for (const Kind kind : options.kinds) {
@@ -202,6 +202,14 @@ class ModelScorer::Parts {
       influence->accumulate(branch->read, branch->read + branch->added, counted);
       *branch = {};
     });
+  }
+
+  // A sub-block that is scored as a whole only.
+  template <class Part>
+  void observe_if_there(Kind kind, const Modules& modules) {
+    if (auto* part = first_of<Part>(modules)) {
+      observe_subblock(kind, *part, modules);
+    }
   }
 
   void look_at_attention(nn::GroupedQueryAttentionImpl& attention, const Modules& modules) {

@@ -31,8 +31,15 @@ constexpr std::array<std::string_view, 11> kCompanions = {
 // The keys that block configs replace; transformers 5 has another name for one of them.
 constexpr const char* kNumExperts = "num_experts";
 constexpr const char* kNumLocalExperts = "num_local_experts";
-constexpr std::array<const char*, 5> kSizes = {
-    "num_key_value_heads", "intermediate_size", kNumExperts, "num_experts_per_tok", "moe_intermediate_size"};
+constexpr std::array kSizes = {
+    "num_key_value_heads",
+    "intermediate_size",
+    kNumExperts,
+    kNumLocalExperts,
+    "n_routed_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "shared_expert_intermediate_size"};
 
 std::vector<std::string> companions_of(const fs::path& folder) {
   std::vector<std::string> names;

@@ -24,7 +24,19 @@ constexpr std::array kSharedKeys = {
     "sliding_window",
     "query_pre_attn_scalar",
     "norm_topk_prob",
-    "expert_bias"};
+    "expert_bias",
+    "partial_rotary_factor",
+    "n_group",
+    "topk_group",
+    "routed_scaling_factor",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+    "rope_interleave",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "linear_key_head_dim",
+    "linear_value_head_dim"};
 // Lists with an entry per layer that do so for its attention.
 constexpr std::array kKeysOfLayers = {"layer_types", "no_rope_layers"};
 
@@ -126,7 +138,9 @@ void require_as_said(const Replacement& replacement, const BlockConfig& there, c
   } else {
     said.ffn = descriptor::read_ffn(config, sizes);
     auto* moe = std::get_if<descriptor::MoESubblock>(&said.ffn);
-    if (moe != nullptr && moe->shared_expert_intermediate_dim == descriptor::kUpstreamsSharedExpert) {
+    const auto* own = std::get_if<descriptor::MoESubblock>(&there.ffn);
+    if (moe != nullptr && own != nullptr && own->shared_expert_intermediate_dim == 0 &&
+        moe->shared_expert_intermediate_dim == descriptor::kUpstreamsSharedExpert) {
       moe->shared_expert_intermediate_dim = 0;  // as in a config.json
     }
   }

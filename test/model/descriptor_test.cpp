@@ -83,6 +83,36 @@ TEST(WeightGroups, EqualTheReference) {
        "mlp.experts.12.down_proj.weight",
        "mlp.experts.gate_up_proj",
        "mlp.experts.down_proj"});
+  const Names shared_experts = layer(
+      {"mlp.shared_experts.gate_proj.weight",
+       "mlp.shared_experts.up_proj.weight",
+       "mlp.shared_experts.down_proj.weight"});
+  const Names gated_expert = layer(
+      {"mlp.shared_expert.gate_proj.weight",
+       "mlp.shared_expert.up_proj.weight",
+       "mlp.shared_expert.down_proj.weight",
+       "mlp.shared_expert_gate.weight"});
+  const Names latent_attention = layer(
+      {"input_layernorm.weight",
+       "self_attn.q_a_proj.weight",
+       "self_attn.q_a_layernorm.weight",
+       "self_attn.q_b_proj.weight",
+       "self_attn.q_proj.weight",
+       "self_attn.q_a_proj.bias",
+       "self_attn.kv_a_proj_with_mqa.bias",
+       "self_attn.o_proj.bias",
+       "self_attn.kv_a_proj_with_mqa.weight",
+       "self_attn.kv_a_layernorm.weight",
+       "self_attn.kv_b_proj.weight",
+       "self_attn.o_proj.weight"});
+  const Names gated_delta_net = layer(
+      {"linear_attn.in_proj_qkvz.weight",
+       "linear_attn.in_proj_ba.weight",
+       "linear_attn.conv1d.weight",
+       "linear_attn.dt_bias",
+       "linear_attn.A_log",
+       "linear_attn.norm.weight",
+       "linear_attn.out_proj.weight"});
   const Names mixtral_experts = layer(
       {"block_sparse_moe.gate.weight",
        "block_sparse_moe.experts.0.w1.weight",
@@ -129,6 +159,10 @@ TEST(WeightGroups, EqualTheReference) {
         together(own_ffn, layer({"pre_feedforward_layernorm.weight"}))}},
       {"mixtral", {attention, together(ffn, mixtral_experts)}},
       {"gpt_oss", {together(attention, gpt_oss_attention), together(ffn, gpt_oss_experts)}},
+      {"deepseek_v3", {latent_attention, together(together(ffn, experts), shared_experts)}},
+      {"qwen3_next",
+       {together(together(attention, qk_norm), gated_delta_net), together(together(ffn, experts), gated_expert)}},
+      {"glm4_moe", {together(together(attention, qk_norm), biases), together(together(ffn, experts), shared_experts)}},
       {"qwen3_moe", {together(attention, qk_norm), together(ffn, experts)}}};
   for (const auto& [family, halves] : table) {
     Names all{"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"};
@@ -169,6 +203,15 @@ TEST(WeightGroups, NameAWeightThatBelongsToNoGroup) {
   EXPECT_THAT(found("qwen3", {"lm_head.weight", "lm_head.weight"}), HasSubstr("weight lm_head.weight: occurs twice"));
 }
 
+// As a search needs it, whose single layers are stages of longer models.
+TEST(LayersOfQwen3Next, AreShiftedWithTheirKinds) {
+  const auto args = args_of("qwen3_next", {{1, 16}, {2, 16}, {1, 16}, {2, 16}});
+  args->shift_layers(1);
+  const Node config = args->to_hf_config("float32");
+  EXPECT_EQ(config.at("layer_types").at(0).as_string(), "full_attention");
+  EXPECT_EQ(config.at("layer_types").at(1).as_string(), "linear_attention");
+}
+
 struct Case {
   std::string name, model_type;
   std::vector<LayerShape> layers;
@@ -207,6 +250,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Qwen3MoeWithLinear", "qwen3_moe", kMixturesWithLinear},
         Case{"Mixtral", "mixtral", kMixtures},
         Case{"GptOss", "gpt_oss", kOnlyMixtures},
+        Case{"Glm4Moe", "glm4_moe", kSharedMixtures},
+        Case{"DeepseekV3", "deepseek_v3", kLatentMixtures},
+        Case{"Qwen3Next", "qwen3_next", kDeltaMixtures},
+        Case{"Glm4MoeWithLinear", "glm4_moe", kSharedMixturesWithLinear},
         Case{"Qwen3Moe", "qwen3_moe", kMixtures}),
     [](const auto& one) { return one.param.name; });
 
@@ -258,7 +305,8 @@ TEST_P(Descriptor, RemovesSubblocks) {
   EXPECT_TRUE(described.mlp_no_op_supported());
   std::vector<LayerShape> full = layers;
   for (LayerShape& layer : full) {
-    layer.kv_heads = layer.kv_heads != 0 ? layer.kv_heads : 2;
+    const auto index = &layer - full.data();
+    layer.kv_heads = layer.kv_heads != 0 ? layer.kv_heads : has_kv_heads(GetParam().model_type, index) ? 2 : 1;
     if (layer.width == 0 && GetParam().model_type == "gpt_oss") {
       layer = {layer.kv_heads, 8, 4, 2};  // it has no ordinary feed-forward blocks
     }
@@ -306,6 +354,10 @@ TEST_P(Descriptor, CreatesBlocksThatPassHiddenStatesThrough) {
     pass(*olmo);
   } else if (auto* gemma = dynamic_cast<Gemma3LayerImpl*>(dummy.get())) {
     pass(*gemma);
+  } else if (auto* deepseek = dynamic_cast<DeepseekV3LayerImpl*>(dummy.get())) {
+    pass(*deepseek);
+  } else if (auto* next = dynamic_cast<Qwen3NextLayerImpl*>(dummy.get())) {
+    pass(*next);
   } else {
     pass(dynamic_cast<Qwen3MoELayerImpl&>(*dummy));
   }
@@ -315,18 +367,21 @@ TEST_P(Descriptor, CreatesBlocksThatPassHiddenStatesThrough) {
 
 // A layer of a homogeneous model whose config.json has these values is the layer of the heterogeneous model.
 TEST_P(Descriptor, ReturnsTheConfigKeysThatABlockOverrides) {
-  const auto blocks = args_of(GetParam().model_type, layers)->block_configs();
+  const std::string& type = GetParam().model_type;
+  const auto blocks = args_of(type, layers)->block_configs();
   const auto model = build(layers);
   for (size_t i = 0; i < layers.size(); ++i) {
     const auto overrides = described.block_config_to_layer_overrides(blocks[i]);
-    EXPECT_EQ(overrides.num_key_value_heads.has_value(), layers[i].kv_heads > 0);
+    EXPECT_EQ(overrides.num_key_value_heads.has_value(), layers[i].kv_heads > 0 && type != "deepseek_v3");
     EXPECT_EQ(overrides.intermediate_size.has_value(), layers[i].width > 0 && layers[i].experts == 0);
     EXPECT_EQ(overrides.num_experts.has_value(), layers[i].experts > 0);
-    if (layers[i].kv_heads <= 0 || layers[i].width <= 0) {
+    const LayerShape first = layers.front();
+    const bool another_kind = is_delta(type, static_cast<int64_t>(i)) != is_delta(type, 0);
+    const bool another_shared = layers[i].experts > 0 && layers[i].shared != first.shared;  // no key of a config.json
+    if (layers[i].kv_heads <= 0 || layers[i].width <= 0 || another_kind || another_shared) {
       continue;
     }
-    const std::vector<LayerShape> uniform(
-        1, GetParam().layers.front().experts > 0 ? LayerShape{4, 8, 6, 2} : LayerShape{4, 32});
+    const std::vector<LayerShape> uniform(1, first.experts > 0 ? first : LayerShape{4, 32});
     auto args = args_of(GetParam().model_type, uniform);
     ASSERT_FALSE(args->is_heterogeneous());
     auto changed = overrides;

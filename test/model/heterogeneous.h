@@ -28,9 +28,10 @@ namespace lehr::model::test {
 /// In place of KV heads or a width: one linear layer for the sub-block.
 inline constexpr int64_t kLinear = -1;
 
-/// One layer. 0 KV heads: no attention. Width 0: no feed-forward. With experts, the width is that of one.
+/// One layer. 0 KV heads: no attention. Width 0: no feed-forward. With experts, the width is that of one, and `shared`
+/// that of a shared expert.
 struct LayerShape {
-  int64_t kv_heads, width, experts = 0, top_k = 0;
+  int64_t kv_heads, width, experts = 0, top_k = 0, shared = 0;
 };
 
 inline constexpr int64_t kHidden = 24, kHeads = 8, kHeadDim = 6, kVocabulary = 29;
@@ -41,12 +42,28 @@ inline constexpr int64_t kWindow = 3;
 inline constexpr double kSlidingRopeBase = 7;
 /// Of gpt-oss's gate; it cuts many values.
 inline constexpr double kSwiGLULimit = 0.7;
+/// Of latent attention, beside kHeadDim rotated elements: ranks, elements without positions, and those of a value.
+inline constexpr int64_t kQueryLatent = 7, kLatent = 10, kPlainDim = 4, kValueDim = 5;
+/// Of gated DeltaNet.
+inline constexpr int64_t kDeltaKeyHeads = 2, kDeltaHeads = 4, kDeltaKeyDim = 4, kDeltaValueDim = 6;
+/// Of GLM-4.5: of the six elements of a head, four are rotated.
+inline constexpr double kRoutedScalingFactor = 1.5, kPartialRotaryFactor = 0.7;
 
 /// Whether a layer has the window kWindow.
 inline bool slides(const std::string& model_type, int64_t layer) {
   return model_type == "mistral" || model_type == "mixtral" || (model_type == "qwen2" && layer >= 2) ||
          (model_type == "smollm3" && layer % 2 == 1) ||
          ((model_type == "olmo3" || model_type == "gemma3_text" || model_type == "gpt_oss") && layer % 2 == 0);
+}
+
+/// Whether a layer has gated DeltaNet for its attention.
+inline bool is_delta(const std::string& model_type, int64_t layer) {
+  return model_type == "qwen3_next" && layer % 2 == 0;
+}
+
+/// Whether the attention of a layer has KV heads, of which there may be fewer.
+inline bool has_kv_heads(const std::string& model_type, int64_t layer) {
+  return model_type != "deepseek_v3" && !is_delta(model_type, layer);
 }
 
 /// Whether a layer rotates queries and keys.
@@ -64,10 +81,34 @@ inline const std::vector<LayerShape> kMixtures{{4, 8, 6, 2}, {2, 32}, {0, 12, 4,
 /// The same without an ordinary feed-forward block, which gpt-oss does not have.
 inline const std::vector<LayerShape> kOnlyMixtures{{4, 8, 6, 2}, {2, 16, 4, 2}, {0, 12, 4, 3}, {8, 0}, {4, 8, 6, 3}};
 
+/// Mixtures with shared experts, whose widths are no multiples of those of the others.
+inline const std::vector<LayerShape> kSharedMixtures{
+    {4, 8, 6, 2, 16}, {2, 32}, {0, 12, 4, 3, 10}, {8, 0}, {4, 8, 6, 3, 6}};
+
+/// The same with latent attention, which has one latent for all heads.
+inline const std::vector<LayerShape> kLatentMixtures{
+    {1, 8, 6, 2, 16}, {1, 32}, {0, 12, 4, 3, 10}, {1, 0}, {1, 8, 6, 3, 6}};
+
+/// The same with gated DeltaNet in every other layer.
+inline const std::vector<LayerShape> kDeltaMixtures{
+    {1, 8, 6, 2, 16}, {2, 32}, {0, 12, 4, 3, 10}, {4, 0}, {1, 8, 6, 3, 6}, {8, 8, 4, 2, 16}, {1, 16}};
+
 /// Linear layers for one sub-block and for both, beside ordinary ones and none.
 inline const std::vector<LayerShape> kWithLinear{
     {kLinear, 16}, {4, 32}, {2, kLinear}, {kLinear, kLinear}, {0, kLinear}};
 inline const std::vector<LayerShape> kMixturesWithLinear{{4, 8, 6, 2}, {kLinear, 12, 4, 3}, {2, kLinear}, {8, 8, 6, 3}};
+inline const std::vector<LayerShape> kSharedMixturesWithLinear{
+    {4, 8, 6, 2, 16}, {kLinear, 12, 4, 3, 10}, {2, kLinear}, {8, 8, 6, 3, 16}};
+
+/// Layers of a family, with experts of all kinds if it has them.
+inline const std::vector<LayerShape>& layers_of(const std::string& model_type) {
+  return model_type == "qwen3_moe" || model_type == "mixtral" ? kMixtures
+         : model_type == "gpt_oss"                            ? kOnlyMixtures
+         : model_type == "glm4_moe"                           ? kSharedMixtures
+         : model_type == "deepseek_v3"                        ? kLatentMixtures
+         : model_type == "qwen3_next"                         ? kDeltaMixtures
+                                                              : kMixed;
+}
 
 inline std::string block_json(const LayerShape& layer) {
   const auto without_size = [](int64_t size) {
@@ -78,10 +119,11 @@ inline std::string block_json(const LayerShape& layer) {
   std::string ffn = without_size(layer.width);
   if (layer.experts > 0) {
     ffn = fmt::format(
-        R"("moe": {{"num_local_experts": {}, "num_experts_per_tok": {}, "expert_intermediate_dim": {}}})",
+        R"("moe": {{"num_local_experts": {}, "num_experts_per_tok": {}, "expert_intermediate_dim": {}{}}})",
         layer.experts,
         layer.top_k,
-        layer.width);
+        layer.width,
+        layer.shared > 0 ? fmt::format(R"(, "shared_expert_intermediate_dim": {})", layer.shared) : "");
   } else if (layer.width > 0) {
     ffn = fmt::format(R"("intermediate_size": {})", layer.width);
   }
@@ -93,10 +135,40 @@ inline std::string own_keys(const std::string& model_type, int64_t layers) {
   if (model_type == "qwen3_moe") {
     return R"("num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "norm_topk_prob": true, )";
   }
+  const std::string routed = fmt::format(
+      R"("n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "n_shared_experts": 2,
+  "first_k_dense_replace": 0, "routed_scaling_factor": {}, "n_group": 1, "topk_group": 1, )",
+      kRoutedScalingFactor);
+  const std::string partial = fmt::format(R"("partial_rotary_factor": {}, )", kPartialRotaryFactor);
+  if (model_type == "glm4_moe") {
+    return routed + partial + R"("use_qk_norm": true, "attention_bias": true, )";
+  }
+  if (model_type == "deepseek_v3") {
+    return routed + fmt::format(
+                        R"("q_lora_rank": {}, "kv_lora_rank": {}, "qk_nope_head_dim": {}, "qk_rope_head_dim": {},
+  "v_head_dim": {}, )",
+                        kQueryLatent,
+                        kLatent,
+                        kPlainDim,
+                        kHeadDim,
+                        kValueDim);
+  }
   std::string types, rotary;
   for (int64_t layer = 0; layer < layers; ++layer) {
-    types += fmt::format(R"({}"{}_attention")", layer > 0 ? ", " : "", slides(model_type, layer) ? "sliding" : "full");
+    const char* type = is_delta(model_type, layer) ? "linear" : slides(model_type, layer) ? "sliding" : "full";
+    types += fmt::format(R"({}"{}_attention")", layer > 0 ? ", " : "", type);
     rotary += fmt::format("{}{}", layer > 0 ? ", " : "", rotates(model_type, layer) ? 1 : 0);
+  }
+  if (model_type == "qwen3_next") {
+    return partial + fmt::format(
+                         R"("layer_types": [{}], "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
+  "shared_expert_intermediate_size": 16, "linear_num_key_heads": {}, "linear_num_value_heads": {},
+  "linear_key_head_dim": {}, "linear_value_head_dim": {}, )",
+                         types,
+                         kDeltaKeyHeads,
+                         kDeltaHeads,
+                         kDeltaKeyDim,
+                         kDeltaValueDim);
   }
   const std::string window = fmt::format(R"("sliding_window": {}, )", kWindow);
   if (model_type == "mixtral") {
@@ -124,6 +196,11 @@ inline std::string own_keys(const std::string& model_type, int64_t layers) {
                                        : "";
 }
 
+/// num_key_value_heads of config.json, which block configs may change.
+inline int64_t kv_heads_of(const std::string& model_type) {
+  return model_type == "deepseek_v3" ? kHeads : 4;
+}
+
 /// config.json of a model of that model_type with these layers; `vocabulary` 0 is kVocabulary.
 inline std::string config_json(
     const std::string& model_type, const std::vector<LayerShape>& layers, int64_t vocabulary = 0, bool tied = false) {
@@ -133,7 +210,7 @@ inline std::string config_json(
   }
   return fmt::format(
       R"({{"model_type": "{}", "architectures": ["XForCausalLM"], "vocab_size": {}, "hidden_size": {},
-  "intermediate_size": 32, "num_hidden_layers": {}, "num_attention_heads": {}, "num_key_value_heads": 4,
+  "intermediate_size": 32, "num_hidden_layers": {}, "num_attention_heads": {}, "num_key_value_heads": {},
   "head_dim": {}, "max_position_embeddings": 128, "rms_norm_eps": {}, "rope_theta": {}, "tie_word_embeddings": {},
   {}"block_configs": [{}]}})",
       model_type,
@@ -141,6 +218,7 @@ inline std::string config_json(
       kHidden,
       layers.size(),
       kHeads,
+      kv_heads_of(model_type),
       kHeadDim,
       kEps,
       kRopeBase,
@@ -179,6 +257,9 @@ inline descriptor::ModelFamily family_of(const std::string& model_type) {
          : model_type == "gemma3_text" ? gemma3_family()
          : model_type == "mixtral"     ? mixtral_family()
          : model_type == "gpt_oss"     ? gpt_oss_family()
+         : model_type == "glm4_moe"    ? glm4_moe_family()
+         : model_type == "deepseek_v3" ? deepseek_v3_family()
+         : model_type == "qwen3_next"  ? qwen3_next_family()
                                        : qwen3_moe_family();
 }
 

@@ -39,17 +39,46 @@ const std::vector<Case> kCases{
     {"Mixtral", "mixtral", kMixtures},
     {"GptOss", "gpt_oss", kOnlyMixtures},
     {"Qwen3Moe", "qwen3_moe", kMixtures},
+    {"Glm4Moe", "glm4_moe", kSharedMixtures},
+    {"DeepseekV3", "deepseek_v3", kLatentMixtures},
+    {"Qwen3Next", "qwen3_next", kDeltaMixtures},
     {"Qwen3WithLinear", "qwen3", kWithLinear},
     {"LlamaWithLinear", "llama", kWithLinear},
     {"Olmo2WithLinear", "olmo2", kWithLinear},
     {"Gemma3WithLinear", "gemma3_text", kWithLinear},
     {"GptOssWithLinear", "gpt_oss", kMixturesWithLinear},
     {"Qwen3MoeWithLinear", "qwen3_moe", kMixturesWithLinear},
+    {"Glm4MoeWithLinear", "glm4_moe", kSharedMixturesWithLinear},
+    {"Glm4MoeWithoutExperts", "glm4_moe", kMixed},
     {"Qwen3MoeWithoutExperts", "qwen3_moe", kMixed}};
 
 class Heterogeneous : public ::testing::TestWithParam<Case> {
  protected:
   std::unique_ptr<descriptor::ModelArgs> args = args_of(GetParam().model_type, GetParam().layers);
+
+  // Weights of latent attention.
+  static int64_t latent_parameters() {
+    constexpr int64_t kQuery = kPlainDim + kHeadDim, kKeyAndValue = kPlainDim + kValueDim;
+    return kHidden * kQueryLatent + kQueryLatent + kQueryLatent * kHeads * kQuery + kHidden * (kLatent + kHeadDim) +
+           kLatent + kLatent * kHeads * kKeyAndValue + kHeads * kValueDim * kHidden;
+  }
+
+  // Weights of gated DeltaNet: projections, convolutions over four tokens, dt_bias and A_log, the norm.
+  static int64_t delta_parameters() {
+    constexpr int64_t kKeys = kDeltaKeyHeads * kDeltaKeyDim, kValues = kDeltaHeads * kDeltaValueDim;
+    return kHidden * (2 * kKeys + 2 * kValues + 2 * kDeltaHeads) + 4 * (2 * kKeys + kValues) + 2 * kDeltaHeads +
+           kDeltaValueDim + kValues * kHidden;
+  }
+
+  // Weights of the attention of a layer that has it.
+  static int64_t parameters_of_attention(const LayerShape& layer, int64_t index) {
+    const std::string& type = GetParam().model_type;
+    const int64_t gates = type == "qwen3_next" ? kHidden * kHeadDim * kHeads : 0;
+    return type == "deepseek_v3" ? latent_parameters()
+           : is_delta(type, index)
+               ? delta_parameters()
+               : 2 * kHidden * kHeadDim * (kHeads + layer.kv_heads) + gates + vectors_of_attention(layer);
+  }
 
   // Weights of the norms of queries and keys, biases, and sinks.
   static int64_t vectors_of_attention(const LayerShape& layer) {
@@ -57,6 +86,7 @@ class Heterogeneous : public ::testing::TestWithParam<Case> {
     return type == "llama" || type == "mistral" || type == "mixtral" || type == "smollm3" ? 0
            : type == "gpt_oss"           ? kHeadDim * (kHeads + 2 * layer.kv_heads) + kHidden + kHeads
            : type == "qwen2"             ? kHeadDim * (kHeads + 2 * layer.kv_heads)
+           : type == "glm4_moe"          ? kHeadDim * (kHeads + 2 * layer.kv_heads) + 2 * kHeadDim
            : kind_of(type).norm_over_all ? kHeadDim * (kHeads + layer.kv_heads)
                                          : 2 * kHeadDim;
   }
@@ -110,7 +140,9 @@ TEST_P(Heterogeneous, EqualsThePlainModel) {
     expect_equal("logps", outputs.logps, wanted);
     outputs.logps.sum().backward();
     for (const auto& [name, parameter] : nn::named_parameters(*model)) {
-      expect_equal(name, parameter->value().grad(), weights.at(name).grad());
+      if (!parameter->is_state()) {
+        expect_equal(name, parameter->value().grad(), weights.at(name).grad());
+      }
     }
   }
 }
@@ -118,31 +150,39 @@ TEST_P(Heterogeneous, EqualsThePlainModel) {
 TEST_P(Heterogeneous, HasTheParametersOfItsLayersAndNoOthers) {
   int64_t expected = 2 * kVocabulary * kHidden + kHidden;
   int64_t multiplied = kVocabulary * kHidden + kHidden;
-  int64_t seen = 0;  // twice the mean number of tokens that a token of 100 sees, over all layers
+  const std::string& type = GetParam().model_type;
+  const bool latent = type == "deepseek_v3";
+  int64_t states = 0;  // FLOPs of gated DeltaNet per token
+  int64_t seen = 0;    // twice the mean number of tokens that a token of 100 sees, over all layers
   std::vector<int64_t> cache;
   for (const LayerShape& layer : GetParam().layers) {
     int64_t own = 0;
     int64_t idle = 0;
+    const auto index = static_cast<int64_t>(cache.size());
+    const bool delta = is_delta(type, index);
     if (layer.kv_heads > 0) {
-      own += norms() * kHidden + 2 * kHidden * kHeadDim * (kHeads + layer.kv_heads) + vectors_of_attention(layer);
-      seen += slides(GetParam().model_type, static_cast<int64_t>(cache.size())) ? 2 * kWindow : 100;
+      own += norms() * kHidden + parameters_of_attention(layer, index);
+      seen += delta ? 0 : slides(type, index) ? 2 * kWindow : 100;
+      states += delta ? 3 * 6 * kDeltaHeads * kDeltaKeyDim * kDeltaValueDim : 0;
     }
     own += (layer.kv_heads == kLinear ? (norms() + kHidden) * kHidden : 0) +
            (layer.width == kLinear ? (norms() + kHidden) * kHidden : 0);
     const int64_t block = 3 * kHidden * layer.width + vectors_of_expert(layer);
     const int64_t router = kHidden + (GetParam().model_type == "gpt_oss" ? 1 : 0);  // per expert
     if (layer.width > 0) {
-      own += norms() * kHidden + block * std::max<int64_t>(1, layer.experts) + layer.experts * router;
+      own += norms() * kHidden + block * std::max<int64_t>(1, layer.experts) + layer.experts * router +
+             3 * kHidden * layer.shared + (type == "qwen3_next" && layer.shared > 0 ? kHidden : 0);
       idle = block * std::max<int64_t>(0, layer.experts - layer.top_k);
     }
     expected += own;
     multiplied += own - (layer.experts > 0 ? idle : 0);
-    cache.push_back(2 * std::max<int64_t>(0, layer.kv_heads) * kHeadDim);
+    cache.push_back(layer.kv_heads <= 0 || delta ? 0 : latent ? kLatent + kHeadDim : 2 * layer.kv_heads * kHeadDim);
   }
   const auto counts = args->get_nparams_and_flops(100);
   EXPECT_EQ(counts.num_parameters, expected);
-  EXPECT_EQ(counts.flops_per_token, 6 * multiplied + 12 * kHeads * kHeadDim * seen);
-  EXPECT_EQ(counts.causal_flops_per_token, 6 * multiplied + 6 * kHeads * kHeadDim * seen);
+  const int64_t width = latent ? kPlainDim + kHeadDim + kValueDim : 2 * kHeadDim;  // of a query and a value
+  EXPECT_EQ(counts.flops_per_token, 6 * multiplied + states + 6 * kHeads * width * seen);
+  EXPECT_EQ(counts.causal_flops_per_token, 6 * multiplied + states + 3 * kHeads * width * seen);
   EXPECT_EQ(counts.kv_cache_per_token, cache);
   EXPECT_TRUE(args->is_heterogeneous());
 }
@@ -212,7 +252,7 @@ TEST_P(Heterogeneous, WritesAConfigThatReadsBackTheSame) {
   EXPECT_EQ(to_json(again->to_hf_config("float32")), to_json(written));
   // What holds for all layers is as it was given.
   EXPECT_EQ(written.at("intermediate_size").as_int(), 32);
-  EXPECT_EQ(written.at("num_key_value_heads").as_int(), 4);
+  EXPECT_EQ(written.at("num_key_value_heads").as_int(), kv_heads_of(GetParam().model_type));
 }
 
 TEST(HeterogeneousConfig, IsAnOrdinaryOneIfAllLayersAreAlike) {
@@ -283,6 +323,30 @@ TEST(HeterogeneousConfig, IsRefusedWhereItDoesNotFit) {
     EXPECT_THAT(
         found, refused ? HasSubstr("block_configs[0].ffn.moe.shared_expert_intermediate_dim") : HasSubstr("accepted"));
   }
+  EXPECT_THAT(
+      problem([] {
+        args_of("deepseek_v3", {{4, 32}});
+      }),
+      HasSubstr("block_configs[0].attention.num_key_value_heads: the layer has latent attention, without KV heads that "
+                "could be fewer; expected 1, found 4"));
+  EXPECT_THAT(
+      problem([] {
+        args_of("qwen3_next", {{1, 32}, {2, 32}, {2, 32}});
+      }),
+      HasSubstr("block_configs[2].attention.num_key_value_heads: the layer has gated DeltaNet"));
+  EXPECT_THAT(
+      problem([] {
+        args_of("deepseek_v3", {{kLinear, 32}});
+      }),
+      HasSubstr("models of type deepseek_v3 do not support replace_with_linear"));
+  EXPECT_THAT(
+      problem([] { args_of("glm4_moe", kMixtures); }),
+      HasSubstr("block_configs[0].ffn.moe.shared_expert_intermediate_dim: expected a positive number, found 0"));
+  EXPECT_EQ(
+      std::get<descriptor::MoESubblock>(args_of("glm4_moe", {{4, 8, 6, 2, 8192}})->block_configs()[0].ffn)
+          .shared_expert_intermediate_dim,
+      8192)
+      << "puzzletron's value is a width in families with shared experts";
 }
 
 }  // namespace

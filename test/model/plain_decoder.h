@@ -2,25 +2,26 @@
 #pragma once
 
 #include <cmath>
-#include <map>
 #include <string>
 
 #include "lehr/nn/module.h"
-#include "test/model/heterogeneous.h"
+#include "test/model/plain_mixers.h"
 
 namespace lehr::model::test {
 
-using Weights = std::map<std::string, at::Tensor>;
-
 /// What the layers of a family have in place of Llama 3's.
 struct Kind {
-  bool norm_before = true;      ///< Norms before a sub-block,
-  bool norm_after = false;      ///< and after it.
-  bool zero_centered = false;   ///< Norms multiply by 1 + weight.
-  bool norm_over_all = false;   ///< QK-norm is over all heads together.
-  bool gelu = false;            ///< The gate is tanh's approximation of GELU.
-  bool two_bases = false;       ///< Layers with a window have rotary positions of their own.
-  double embedding_factor = 1;  ///< On the embeddings.
+  bool norm_before = true;        ///< Norms before a sub-block,
+  bool norm_after = false;        ///< and after it.
+  bool zero_centered = false;     ///< Norms multiply by 1 + weight.
+  bool norm_over_all = false;     ///< QK-norm is over all heads together.
+  bool gelu = false;              ///< The gate is tanh's approximation of GELU.
+  bool output_gate = false;       ///< q_proj has the gates of a head's outputs after its queries.
+  bool two_bases = false;         ///< Layers with a window have rotary positions of their own.
+  bool sigmoid = false;           ///< Scores of experts are sigmoids, and a bias decides with them.
+  double experts_factor = 1;      ///< On the weights of a token's experts.
+  int64_t rotary_dim = kHeadDim;  ///< Leading elements of a head that are rotated.
+  double embedding_factor = 1;    ///< On the embeddings.
   double scale = 1 / std::sqrt(static_cast<double>(kHeadDim));
 };
 
@@ -37,27 +38,22 @@ inline Kind kind_of(const std::string& model_type) {
         .embedding_factor = std::sqrt(static_cast<double>(kHidden)),
         .scale = 1 / std::sqrt(5.0)};
   }
+  if (model_type == "glm4_moe" || model_type == "deepseek_v3") {
+    return {.sigmoid = true, .experts_factor = kRoutedScalingFactor, .rotary_dim = 4};
+  }
+  if (model_type == "qwen3_next") {
+    return {.zero_centered = true, .output_gate = true, .rotary_dim = 4};
+  }
   return {};
 }
 
-inline at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, bool zero_centered = false) {
-  const at::Tensor normed = x * (x.square().mean(-1, /*keepdim=*/true) + kEps).rsqrt();
-  return zero_centered ? normed * (1 + weight) : normed * weight;
-}
-
-inline at::Tensor project(const at::Tensor& x, const at::Tensor& weight) {
-  return at::matmul(x, weight.t());
-}
-
-/// (B, T, heads, D), rotated by positions 0..T-1.
-inline at::Tensor rotated(const at::Tensor& x, double base) {
-  const int64_t half = kHeadDim / 2;
-  const at::Tensor exponent = at::arange(half, at::kDouble) * 2 / kHeadDim;
-  const at::Tensor frequency = at::exp(exponent * -std::log(base));
-  const at::Tensor angle = at::outer(at::arange(x.size(1), at::kDouble), frequency);  // (T, D/2)
-  const at::Tensor cos = angle.cos().unsqueeze(1), sin = angle.sin().unsqueeze(1);    // (T, 1, D/2)
+/// (B, T, heads, D), of which `rotary_dim` elements are rotated by positions 0..T-1.
+inline at::Tensor rotated(const at::Tensor& x, double base, int64_t rotary_dim = kHeadDim) {
+  const int64_t half = rotary_dim / 2;
+  const auto [cos, sin] = angles_of(x.size(1), base, rotary_dim);  // (T, 1, D/2)
   const at::Tensor a = x.narrow(-1, 0, half), b = x.narrow(-1, half, half);
-  return at::cat({a * cos - b * sin, b * cos + a * sin}, -1);
+  const at::Tensor rest = x.narrow(-1, rotary_dim, x.size(-1) - rotary_dim);
+  return at::cat({a * cos - b * sin, b * cos + a * sin, rest}, -1);
 }
 
 /// The number in "model.layers.3.self_attn.".
@@ -73,6 +69,9 @@ inline at::Tensor attention(
   const bool window = slides(model_type, layer);
   const auto heads = [&](const char* name, int64_t count) {
     at::Tensor all = project(x, w.at(at + name + "_proj.weight"));
+    if (all.size(-1) == 2 * count * kHeadDim) {  // with gates
+      all = all.view({batch, tokens, count, 2 * kHeadDim}).narrow(-1, 0, kHeadDim).flatten(2);
+    }
     if (const auto bias = w.find(at + name + "_proj.bias"); bias != w.end()) {
       all = all + bias->second;
     }
@@ -83,12 +82,17 @@ inline at::Tensor attention(
     all = all.view({batch, tokens, count, kHeadDim});
     return weight != w.end() && !kind.norm_over_all ? norm(all, weight->second, kind.zero_centered) : all;
   };
+  at::Tensor gates;
+  if (kind.output_gate) {
+    const at::Tensor both = project(x, w.at(at + "q_proj.weight")).view({batch, tokens, kHeads, 2 * kHeadDim});
+    gates = at::sigmoid(both.narrow(-1, kHeadDim, kHeadDim));
+  }
   at::Tensor q = heads("q", kHeads), k = heads("k", kv_heads);
   const at::Tensor v = heads("v", kv_heads);
   if (rotates(model_type, layer)) {
     const double base = window && kind.two_bases ? kSlidingRopeBase : kRopeBase;
-    q = rotated(q, base);
-    k = rotated(k, base);
+    q = rotated(q, base, kind.rotary_dim);
+    k = rotated(k, base, kind.rotary_dim);
   }
   const auto for_all_heads = [&](const at::Tensor& t) {
     return t.repeat_interleave(kHeads / kv_heads, /*dim=*/2).transpose(1, 2);  // (B, Hq, T, D)
@@ -103,7 +107,8 @@ inline at::Tensor attention(
     masked = at::cat({masked, sinks->second.view({1, kHeads, 1, 1}).expand({batch, kHeads, tokens, 1})}, -1);
   }
   const at::Tensor weights = at::softmax(masked, -1).narrow(-1, 0, tokens);
-  const at::Tensor mixed = at::matmul(weights, for_all_heads(v)).transpose(1, 2);
+  at::Tensor mixed = at::matmul(weights, for_all_heads(v)).transpose(1, 2);
+  mixed = kind.output_gate ? mixed * gates : mixed;
   const at::Tensor output = project(mixed.reshape({batch, tokens, kHeads * kHeadDim}), w.at(at + "o_proj.weight"));
   const auto bias = w.find(at + "o_proj.bias");
   return bias == w.end() ? output : output + bias->second;
@@ -120,6 +125,32 @@ inline at::Tensor router_logits(const at::Tensor& x, const Weights& w, const std
   const at::Tensor logits = project(x, w.at(at + "router.gate.weight"));
   const auto bias = w.find(at + "router.gate.bias");
   return bias == w.end() ? logits : logits + bias->second;
+}
+
+/// The weights (B, T, E) of the experts by the router's logits, 0 for those that are not chosen. An expert whose logit
+/// is -infinity is not there.
+inline at::Tensor expert_weights(
+    const at::Tensor& logits,
+    const Weights& w,
+    const std::string& at,
+    const LayerShape& layer,
+    const std::string& model_type) {
+  const Kind kind = kind_of(model_type);
+  const at::Tensor scores = kind.sigmoid ? at::sigmoid(logits) : at::softmax(logits, -1);
+  const auto bias = w.find(at + "router.expert_bias");
+  const at::Tensor liked = bias == w.end() ? scores : scores + bias->second.detach();
+  const at::Tensor chosen = std::get<1>(liked.masked_fill(logits.eq(-INFINITY), -INFINITY).topk(layer.top_k, -1));
+  const at::Tensor best = scores.gather(-1, chosen);
+  return at::zeros_like(scores).scatter(-1, chosen, best / best.sum(-1, /*keepdim=*/true) * kind.experts_factor);
+}
+
+/// The output of the shared expert, times the gate's sigmoid if it has one.
+inline at::Tensor shared_output(const at::Tensor& x, const Weights& w, const std::string& at) {
+  const std::string shared = at + "shared_expert.";
+  const at::Tensor output = project(
+      inner(x, w.at(shared + "gate_proj.weight"), w.at(shared + "up_proj.weight")), w.at(shared + "down_proj.weight"));
+  const auto gate = w.find(at + "shared_expert_gate.weight");
+  return gate == w.end() ? output : output * at::sigmoid(project(x, gate->second));
 }
 
 /// What expert `e` projects down.
@@ -151,10 +182,8 @@ inline at::Tensor feed_forward(
     return project(
         inner(x, w.at(at + "gate_proj.weight"), w.at(at + "up_proj.weight"), gelu), w.at(at + "down_proj.weight"));
   }
-  const at::Tensor probability = at::softmax(router_logits(x, w, at), -1);  // (B, T, E)
-  const auto [best, chosen] = probability.topk(layer.top_k, -1);
-  const at::Tensor weight = at::zeros_like(probability).scatter(-1, chosen, best / best.sum(-1, /*keepdim=*/true));
-  at::Tensor sum = at::zeros_like(x);
+  const at::Tensor weight = expert_weights(router_logits(x, w, at), w, at, layer, model_type);
+  at::Tensor sum = layer.shared > 0 ? shared_output(x, w, at) : at::zeros_like(x);
   for (int64_t e = 0; e < layer.experts; ++e) {
     sum = sum + weight.select(-1, e).unsqueeze(-1) * expert_output(x, w, at, e);
   }
@@ -192,10 +221,13 @@ inline at::Tensor after_ffn(
 inline at::Tensor attention_branch(
     const at::Tensor& x, Weights& w, const std::string& at, const LayerShape& layer, const std::string& model_type) {
   const at::Tensor read = before_attention(x, w, at, model_type);
-  const at::Tensor output = layer.kv_heads == kLinear
-                                ? project(read, w.at(at + "self_attn.linear_attn.weight"))
-                                : attention(read, w, at + "self_attn.", layer.kv_heads, model_type);
-  return after_attention(output, w, at, model_type);
+  const auto output = [&] {
+    return layer.kv_heads == kLinear            ? project(read, w.at(at + "self_attn.linear_attn.weight"))
+           : model_type == "deepseek_v3"        ? latent_attention(read, w, at + "self_attn.")
+           : is_delta(model_type, layer_of(at)) ? gated_delta_net(read, w, at + "linear_attn.")
+                                                : attention(read, w, at + "self_attn.", layer.kv_heads, model_type);
+  };
+  return after_attention(output(), w, at, model_type);
 }
 
 /// The output of the feed-forward block, likewise.

@@ -73,7 +73,7 @@ TEST(Qwen3Next, ReadsThePublishedFile) {
 }
 
 TEST(Qwen3Next, RefusesWhatIsNotComputed) {
-  const std::string block = R"([{"attention": {"no_op": true}, "ffn": {"intermediate_size": 8}}])";
+  const std::string block = R"([{"attention": {"replace_with_linear": true}, "ffn": {"intermediate_size": 8}}])";
   const std::vector<std::tuple<std::string, std::string, std::string>> cases{
       {"num_experts", "absent", "'num_experts' is missing"},
       {"shared_expert_intermediate_size", "absent", "'shared_expert_intermediate_size' is missing"},
@@ -94,8 +94,8 @@ TEST(Qwen3Next, RefusesWhatIsNotComputed) {
       problem({{"num_hidden_layers", "1"}, {"layer_types", R"(["sliding_attention"])"}}),
       HasSubstr("layer_types[0]: expected linear_attention or full_attention, found sliding_attention"));
   EXPECT_THAT(
-      problem({{"num_hidden_layers", "1"}, {"block_configs", block}}), HasSubstr("do not support layers that differ"));
-  EXPECT_EQ(qwen3_next_family().descriptor, nullptr) << "scores, cuts and searches are refused by the family's name";
+      problem({{"num_hidden_layers", "1"}, {"block_configs", block}}),
+      HasSubstr("block_configs[0]: models of type qwen3_next do not support replace_with_linear"));
 }
 
 TEST(Qwen3Next, HasLinearAttentionInThreeOfFourLayers) {

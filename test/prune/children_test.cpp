@@ -32,7 +32,8 @@ class Children : public testing::ModelsInFolders, public ::testing::WithParamInt
     EXPECT_GT(largest_difference(child, logits_of(at("parent"))), 1e-6) << "what was taken away has to matter";
   }
 };
-INSTANTIATE_TEST_SUITE_P(Families, Children, ::testing::Values("qwen3", "llama", "qwen2", "smollm3", "gemma3_text"));
+INSTANTIATE_TEST_SUITE_P(
+    Families, Children, ::testing::Values("qwen3", "llama", "qwen2", "smollm3", "gemma3_text", "glm4_moe"));
 
 TEST_P(Children, WithFewerChannelsEqualParentsWithZeroedDownColumns) {
   write("parent", family(), {{4, 32}, {4, 32}});
@@ -134,13 +135,20 @@ TEST_P(Children, WithAllCutsCombinedEqualParentsWithAllPartsZeroed) {
   EXPECT_EQ(testing::blocks_of(at("child"))[2], testing::blocks_of(at("parent"))[2]);
 }
 
-class ChildrenWithExperts : public testing::ModelsInFolders {
+class ChildrenWithExperts : public testing::ModelsInFolders, public ::testing::WithParamInterface<const char*> {
  protected:
+  // Layer `index` with attention and experts, and a shared one if the family has them.
+  static testing::LayerShape mixture(int64_t index, int64_t width, int64_t experts, int64_t top_k) {
+    const int64_t shared = model::test::layers_of(GetParam()).front().shared;
+    return {.kv_heads = heads(index), .width = width, .experts = experts, .top_k = top_k, .shared = shared};
+  }
+  static int64_t heads(int64_t index) { return model::test::has_kv_heads(GetParam(), index) ? 4 : 1; }
+
   // An MoE layer whose router has a bias that prevents the choice of experts 1 and 4. The biases of the others differ
   // by less than their probabilities: a token's choice depends on the sum, and probabilities grow when there are fewer
   // experts.
   void write_biased(const std::string& name) const {
-    write(name, "qwen3_moe", {{4, 8, 6, 2}, {4, 32}});
+    write(name, GetParam(), {mixture(0, 8, 6, 2), {heads(1), 32}});
     Node config = parse_json_file(at(name) / "config.json");
     config.set("expert_bias", Node(true));
     write_file_atomically(at(name) / "config.json", to_json(config));
@@ -148,7 +156,9 @@ class ChildrenWithExperts : public testing::ModelsInFolders {
     {
       const state::WeightReader reader(at(name));
       for (const std::string& weight : reader.names()) {
-        tensors.emplace_back(weight, reader.tensor(weight).clone());
+        if (weight != kBias) {
+          tensors.emplace_back(weight, reader.tensor(weight).clone());
+        }
       }
     }
     tensors.emplace_back(kBias, at::tensor({1e-9F, -10.F, 2e-9F, 3e-9F, -10.F, 4e-9F}));
@@ -156,8 +166,10 @@ class ChildrenWithExperts : public testing::ModelsInFolders {
   }
   static constexpr const char* kBias = "model.layers.0.mlp.gate.e_score_correction_bias";
 };
+INSTANTIATE_TEST_SUITE_P(
+    Families, ChildrenWithExperts, ::testing::Values("qwen3_moe", "glm4_moe", "deepseek_v3", "qwen3_next"));
 
-TEST_F(ChildrenWithExperts, WithoutUnusedExpertsEqualTheParent) {
+TEST_P(ChildrenWithExperts, WithoutUnusedExpertsEqualTheParent) {
   write_biased("parent");
   const Scores scores = scores_of(Kind::experts, {at::tensor({5., 1., 4., 3., 0., 2.})});
   const Pruning pruning = prune_to(at("parent"), at("child"), {.experts = 4}, &scores);
@@ -175,7 +187,7 @@ TEST_F(ChildrenWithExperts, WithoutUnusedExpertsEqualTheParent) {
 }
 
 // Probabilities are normalized over the kept experts, so a child equals a parent whose router never chooses the others.
-TEST_F(ChildrenWithExperts, RouteAmongTheKeptExpertsOnly) {
+TEST_P(ChildrenWithExperts, RouteAmongTheKeptExpertsOnly) {
   write_biased("parent");
   const Scores scores = scores_of(Kind::experts, {at::tensor({5., 1., 4., 3., 0., 2.})});
   prune_to(at("parent"), at("child"), {.experts = 3}, &scores);  // keeps 0, 2 and 3
@@ -187,8 +199,8 @@ TEST_F(ChildrenWithExperts, RouteAmongTheKeptExpertsOnly) {
   EXPECT_GT(largest_difference(child, logits_of(at("parent"))), 1e-6);
 }
 
-TEST_F(ChildrenWithExperts, WithFewerChannelsEqualParentsWithZeroedDownColumns) {
-  write("parent", "qwen3_moe", {{4, 8, 6, 2}, {4, 32}, {4, 12, 4, 3}});
+TEST_P(ChildrenWithExperts, WithFewerChannelsEqualParentsWithZeroedDownColumns) {
+  write("parent", GetParam(), {mixture(0, 8, 6, 2), {heads(1), 32}, mixture(2, 12, 4, 3)});
   const Pruning pruning = prune_to(at("parent"), at("child"), {.expert_width = 3, .by = By::random, .seed = 2});
   const at::Tensor child = logits_of(at("child"));
   const at::Tensor blanked = logits_of(at("parent"), [&](Weights& weights) {
@@ -204,8 +216,27 @@ TEST_F(ChildrenWithExperts, WithFewerChannelsEqualParentsWithZeroedDownColumns) 
   EXPECT_GT(largest_difference(child, logits_of(at("parent"))), 1e-6);
 }
 
+class OrdinaryChildren : public ChildrenWithExperts {};
+INSTANTIATE_TEST_SUITE_P(
+    Families,
+    OrdinaryChildren,
+    ::testing::Values("qwen3_moe", "mixtral", "gpt_oss", "glm4_moe", "deepseek_v3", "qwen3_next"));
+
+// The keys of the family have the sizes of a child whose layers are alike, without block_configs.
+TEST_P(OrdinaryChildren, HaveTheirSizesInTheKeysOfTheFamily) {
+  write("parent", GetParam(), {mixture(0, 8, 6, 2), mixture(1, 8, 6, 2)});
+  prune_to(at("parent"), at("child"), {.experts = 3, .by = By::first});
+  EXPECT_EQ(parse_json_file(at("child/config.json")).find("block_configs"), nullptr);
+  for (const auto& block : testing::blocks_of(at("child"))) {
+    EXPECT_EQ(std::get<descriptor::MoESubblock>(block.ffn).num_local_experts, 3);
+  }
+  EXPECT_TRUE(logits_of(at("child")).isfinite().all().item<bool>()) << "the weights fit";
+}
+
 // Sinks go with the heads of their queries; biases and the two rows of a channel with their expert.
-TEST_F(ChildrenWithExperts, OfGptOssEqualParentsWithoutTheRemovedParts) {
+using ChildrenOfGptOss = testing::ModelsInFolders;
+
+TEST_F(ChildrenOfGptOss, EqualParentsWithoutTheRemovedParts) {
   const std::vector<std::pair<int64_t, int64_t>> sizes{{4, 6}, {8, 4}};  // KV heads and experts of each layer
   write("parent", "gpt_oss", {{4, 8, 6, 2}, {8, 8, 4, 1}});
   change("parent", [](const std::string& name, at::Tensor& value) {

@@ -42,7 +42,9 @@ class LinearSubblocks : public testing::ModelsInFolders, public ::testing::WithP
   }
 };
 INSTANTIATE_TEST_SUITE_P(
-    Families, LinearSubblocks, ::testing::Values("qwen3", "llama", "olmo2", "olmo3", "gemma3_text", "mixtral"));
+    Families,
+    LinearSubblocks,
+    ::testing::Values("qwen3", "llama", "olmo2", "olmo3", "gemma3_text", "mixtral", "glm4_moe"));
 
 // A token without others before it attends to itself only.
 TEST_P(LinearSubblocks, InPlaceOfAttentionEqualItForTheFirstToken) {

@@ -52,8 +52,7 @@ struct Plain {
     if (without >= 0) {
       logits.select(-1, without).fill_(-INFINITY);
     }
-    const auto [best, chosen] = at::softmax(logits, -1).topk(layer.top_k, -1);
-    const at::Tensor weight = at::zeros_like(logits).scatter(-1, chosen, best / best.sum(-1, /*keepdim=*/true));
+    const at::Tensor weight = expert_weights(logits, weights, at, layer, model_type);
     at::Tensor sum = at::zeros_like(x);
     for (int64_t e = 0; e < layer.experts; ++e) {
       sum = sum + weight.select(-1, e).unsqueeze(-1) * expert_output(x, weights, at, e);
@@ -89,7 +88,11 @@ struct Plain {
     for (int64_t index = 0; index < static_cast<int64_t>(layers.size()); ++index) {
       const LayerShape& layer = layers[static_cast<size_t>(index)];
       const std::string at = "model.layers." + std::to_string(index) + ".";
-      if (layer.kv_heads > 0) {
+      if (layer.kv_heads > 0 && !has_kv_heads(model_type, index)) {
+        const at::Tensor added = attention_branch(x, weights, at, layer, model_type);
+        found[{index, Kind::attention}] = turn(x, added);
+        x = x + added;
+      } else if (layer.kv_heads > 0) {
         const at::Tensor output = weights.at(at + "self_attn.o_proj.weight");
         weights[at + "self_attn.o_proj.weight"] = at::eye(kHeads * kHeadDim, at::kDouble);
         const auto bias = weights.extract(at + "self_attn.o_proj.bias");
@@ -180,6 +183,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Gemma3", "gemma3_text", kMixed},
         Case{"Mixtral", "mixtral", kMixtures},
         Case{"GptOss", "gpt_oss", kOnlyMixtures},
+        Case{"Glm4Moe", "glm4_moe", kSharedMixtures},
+        Case{"DeepseekV3", "deepseek_v3", kLatentMixtures},
+        Case{"Qwen3Next", "qwen3_next", kDeltaMixtures},
         Case{"WithHoles", "qwen3", kWithHoles}),
     [](const auto& one) { return one.param.name; });
 

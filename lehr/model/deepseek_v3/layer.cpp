@@ -7,29 +7,35 @@ namespace lehr::model {
 DeepseekV3LayerImpl::DeepseekV3LayerImpl(const DeepseekV3LayerParameters& params, int64_t layer_index) {
   const auto init = nn::Init::normal(params.initializer_range);
   const LatentAttentionConfig& sizes = params.attention;
-  declare_module(
-      "self_attn",
-      self_attn,
-      nn::MultiHeadLatentAttention(nn::MultiHeadLatentAttentionParameters{
-          .hidden_size = params.hidden_size,
-          .num_attention_heads = params.num_attention_heads,
-          .q_lora_rank = sizes.q_lora_rank,
-          .kv_lora_rank = sizes.kv_lora_rank,
-          .qk_nope_head_dim = sizes.qk_nope_head_dim,
-          .qk_rope_head_dim = sizes.qk_rope_head_dim,
-          .v_head_dim = sizes.v_head_dim,
-          .attention_bias = sizes.attention_bias,
-          .scale = params.attention_scale,
-          .rotary_style = sizes.rope_interleave ? nn::RotaryStyle::interleaved : nn::RotaryStyle::half,
-          .init = init}));
-  if (layer_index >= params.dense_layers) {
+  if (!params.attention_no_op) {
+    declare_module(
+        "self_attn",
+        self_attn,
+        nn::MultiHeadLatentAttention(nn::MultiHeadLatentAttentionParameters{
+            .hidden_size = params.hidden_size,
+            .num_attention_heads = params.num_attention_heads,
+            .q_lora_rank = sizes.q_lora_rank,
+            .kv_lora_rank = sizes.kv_lora_rank,
+            .qk_nope_head_dim = sizes.qk_nope_head_dim,
+            .qk_rope_head_dim = sizes.qk_rope_head_dim,
+            .v_head_dim = sizes.v_head_dim,
+            .attention_bias = sizes.attention_bias,
+            .scale = params.attention_scale,
+            .rotary_style = sizes.rope_interleave ? nn::RotaryStyle::interleaved : nn::RotaryStyle::half,
+            .init = init}));
+  }
+  if (!params.ffn_no_op && params.experts.num_experts > 0 && layer_index >= params.dense_layers) {
     declare_module("mlp", experts, nn::MoELayer(params.experts));
-  } else {
+  } else if (!params.ffn_no_op) {
     declare_module("mlp", mlp, nn::SwiGLU(params.hidden_size, params.intermediate_size, init));
   }
-  declare_module("input_layernorm", input_layernorm, nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
-  declare_module(
-      "post_attention_layernorm", post_attention_layernorm, nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
+  if (self_attn) {
+    declare_module("input_layernorm", input_layernorm, nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
+  }
+  if (experts || mlp) {
+    declare_module(
+        "post_attention_layernorm", post_attention_layernorm, nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
+  }
 }
 
 at::Tensor DeepseekV3LayerImpl::forward(
@@ -38,9 +44,13 @@ at::Tensor DeepseekV3LayerImpl::forward(
     const nn::AttentionMask& attention_mask,
     nn::KeyValueCache* cache) {
   nn::ResidualStream residual(hidden_states);
-  residual.add(self_attn(residual.normed(input_layernorm), position_embeddings, attention_mask, cache));
-  const at::Tensor normed = residual.normed(post_attention_layernorm);
-  residual.add(experts ? experts(normed) : mlp(normed));
+  if (input_layernorm) {
+    residual.add(self_attn(residual.normed(input_layernorm), position_embeddings, attention_mask, cache));
+  }
+  if (post_attention_layernorm) {
+    const at::Tensor normed = residual.normed(post_attention_layernorm);
+    residual.add(experts ? experts(normed) : mlp(normed));
+  }
   return residual.hidden_states();
 }
 

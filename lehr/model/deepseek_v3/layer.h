@@ -19,7 +19,9 @@ struct DeepseekV3LayerParameters {
   std::optional<double> attention_scale;  ///< Factor on the scores; 1 / sqrt(qk_head_dim) if unset.
   int64_t intermediate_size;              ///< Inner width of the SwiGLU of layers without experts.
   int64_t dense_layers;                   ///< The first layers, which have no experts (first_k_dense_replace).
-  nn::MoEParameters experts;              ///< Of the other layers.
+  nn::MoEParameters experts;              ///< Of the other layers; with num_experts 0, none has them.
+  bool attention_no_op = false;           ///< The layer has no attention, and no norm before it.
+  bool ffn_no_op = false;                 ///< The layer has neither experts nor SwiGLU, and no norm before them.
 };
 
 /// Multi-head latent attention, then an MoE layer with a shared expert (or one SwiGLU, in the first layers), each with
@@ -35,6 +37,7 @@ class DeepseekV3LayerImpl : public nn::Module {
       const nn::AttentionMask& attention_mask = {},
       nn::KeyValueCache* cache = nullptr);
 
+  // Members that a layer lacks are empty.
   nn::MultiHeadLatentAttention self_attn{nullptr};
   nn::MoELayer experts{nullptr};  // registered as "mlp" in a layer with experts
   nn::SwiGLU mlp{nullptr};        // registered as "mlp" in a layer without experts

@@ -15,7 +15,7 @@ struct Family {
   static constexpr const char* kModelType = "glm4_moe";
   static constexpr const char* kArchitecture = "Glm4Moe";
   using Layer = Glm4MoELayer;
-  static constexpr bool kLayersAreAlike = true;
+  static constexpr descriptor::DecoderForm kForm{};
   static constexpr std::array kRequiredKeys{
       "num_experts_per_tok", "moe_intermediate_size", "n_routed_experts", "num_key_value_heads"};
   static constexpr std::array kOwnKeys{"attention_bias", "num_experts_per_tok", "partial_rotary_factor"};

@@ -7,7 +7,7 @@ namespace lehr::model {
 Qwen3NextLayerImpl::Qwen3NextLayerImpl(const Qwen3NextLayerParameters& params, int64_t layer_index) {
   const auto init = nn::Init::normal(params.initializer_range);
   const auto norm = [&] { return nn::RMSNorm(params.hidden_size, params.rms_norm_eps, nn::NormWeight::zero_centered); };
-  if (params.linear.is_linear(layer_index)) {
+  if (!params.attention_no_op && params.linear.is_linear(layer_index)) {
     declare_module(
         "linear_attn",
         linear_attn,
@@ -20,7 +20,7 @@ Qwen3NextLayerImpl::Qwen3NextLayerImpl(const Qwen3NextLayerParameters& params, i
             .conv_kernel = params.linear.linear_conv_kernel_dim,
             .norm_eps = params.rms_norm_eps,
             .init = init}));
-  } else {
+  } else if (!params.attention_no_op) {
     declare_module(
         "self_attn",
         self_attn,
@@ -35,7 +35,7 @@ Qwen3NextLayerImpl::Qwen3NextLayerImpl(const Qwen3NextLayerParameters& params, i
             .rotary_dim = params.rotary_dim,
             .output_gate = true}));
   }
-  if (params.moe.has_experts(layer_index)) {
+  if (!params.ffn_no_op && params.moe.has_experts(layer_index)) {
     declare_module(
         "mlp",
         experts,
@@ -49,11 +49,15 @@ Qwen3NextLayerImpl::Qwen3NextLayerImpl(const Qwen3NextLayerParameters& params, i
             .shared_expert =
                 nn::SharedExpertParameters{.intermediate_size = params.moe.shared_expert_intermediate_size},
             .init = init}));
-  } else {
+  } else if (!params.ffn_no_op) {
     declare_module("mlp", mlp, nn::SwiGLU(params.hidden_size, params.intermediate_size, init));
   }
-  declare_module("input_layernorm", input_layernorm, norm());
-  declare_module("post_attention_layernorm", post_attention_layernorm, norm());
+  if (linear_attn || self_attn) {
+    declare_module("input_layernorm", input_layernorm, norm());
+  }
+  if (experts || mlp) {
+    declare_module("post_attention_layernorm", post_attention_layernorm, norm());
+  }
 }
 
 at::Tensor Qwen3NextLayerImpl::forward(
@@ -62,12 +66,16 @@ at::Tensor Qwen3NextLayerImpl::forward(
     const nn::AttentionMask& attention_mask,
     nn::KeyValueCache* cache) {
   nn::ResidualStream residual(hidden_states);
-  const at::Tensor mixed = residual.normed(input_layernorm);
-  residual.add(
-      linear_attn ? linear_attn(mixed, attention_mask, cache)
-                  : self_attn(mixed, position_embeddings, attention_mask, cache));
-  const at::Tensor normed = residual.normed(post_attention_layernorm);
-  residual.add(experts ? experts(normed) : mlp(normed));
+  if (input_layernorm) {
+    const at::Tensor normed = residual.normed(input_layernorm);
+    residual.add(
+        linear_attn ? linear_attn(normed, attention_mask, cache)
+                    : self_attn(normed, position_embeddings, attention_mask, cache));
+  }
+  if (post_attention_layernorm) {
+    const at::Tensor normed = residual.normed(post_attention_layernorm);
+    residual.add(experts ? experts(normed) : mlp(normed));
+  }
   return residual.hidden_states();
 }
 

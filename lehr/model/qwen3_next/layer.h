@@ -22,6 +22,8 @@ struct Qwen3NextLayerParameters {
   LinearAttentionConfig linear;  ///< Gated DeltaNet, and the layers that have it.
   int64_t intermediate_size;     ///< Inner width of the SwiGLU of layers without experts.
   MoEConfig moe;                 ///< The experts, and the layers that have them.
+  bool attention_no_op = false;  ///< The layer has neither kind of attention, and no norm before it.
+  bool ffn_no_op = false;        ///< The layer has neither experts nor SwiGLU, and no norm before them.
 };
 
 /// Gated DeltaNet, or full attention with QK-norm and output gates, then an MoE layer with a gated shared expert (or
@@ -38,6 +40,7 @@ class Qwen3NextLayerImpl : public nn::Module {
       const nn::AttentionMask& attention_mask = {},
       nn::KeyValueCache* cache = nullptr);
 
+  // Members that a layer lacks are empty.
   nn::GatedDeltaNet linear_attn{nullptr};        // in a layer with linear attention
   nn::GroupedQueryAttention self_attn{nullptr};  // in the others
   nn::MoELayer experts{nullptr};                 // registered as "mlp" in a layer with experts
