@@ -51,8 +51,11 @@ ParameterGroups::ParameterGroups(const OptimizerConfig& config, const std::vecto
           "optimizer.param_groups.{}.pattern: \"{}\" {}; {}",
           i,
           groups_[i].pattern,
-          found[i] ? "gets no parameter, as earlier groups take all that it matches" : "matches no parameter",
-          names.empty() ? "the model has none" : fmt::format("a name looks like \"{}\"", names.front()));
+          found[i] ? "gets no parameter, as earlier groups take all that it matches"
+                   : "matches no parameter that is trained",
+          names.empty()
+              ? "the model has none"
+              : fmt::format("the first one is \"{}\"; correct the pattern, or remove the group", names.front()));
     }
   }
 }

@@ -242,7 +242,7 @@ void Trainer::save(int64_t step) {
     run.log->wrote(*seconds);
   }
   if (problem) {
-    run.logger.error("{}; training continues, and the previous checkpoint is kept", *problem);
+    run.logger.error("{}; training continues, and earlier checkpoints are kept", *problem);
   }
   saved_step_ = step;
   emit(Event::checkpoint_requested, step);
@@ -252,7 +252,7 @@ namespace {
 // Waits for the checkpoint that is being written. Throws if it, or the last one (`known`), was not saved.
 void require_saved(RunCheckpoints& checkpoints, const std::optional<std::string>& known) {
   if (const auto problem = checkpoints.wait(); problem || known) {
-    fail_runtime("{}; the previous checkpoint is kept", problem ? *problem : *known);
+    fail_runtime("{}; earlier checkpoints are kept", problem ? *problem : *known);
   }
 }
 }  // namespace

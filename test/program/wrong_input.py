@@ -214,6 +214,8 @@ wrong("initial weights that are not there", [*lora, f"--checkpoint.initial_load_
       r"command line: --checkpoint\.initial_load_path: .*nowhere: no such")
 wrong("a pattern of the end of a name", [*lora, f"--checkpoint.initial_load_path={model}", "--peft.target_pattern=q_proj"],
       r'peft\.target_pattern: "q_proj" matches .* no linear layer \("\.\*q_proj" does\)')
+wrong("a group of frozen parameters", [*lora, f"--checkpoint.initial_load_path={model}", "--optimizer.param_groups.0.pattern=norm"],
+      r"optimizer\.param_groups\.0\.pattern: .*no parameter that is trained; the first one is .*lora\.A", "remove the group")
 
 # --- data ------------------------------------------------------------------------------------------------------------
 ids = work / "wide.tokens"
