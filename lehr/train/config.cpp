@@ -148,10 +148,9 @@ void ActivationCheckpointConfig::fields(FieldVisitor& v) {
   v.optional(
       "mode",
       mode,
-      "Activation checkpointing. none: recompute only norms, rotary embeddings and SwiGLU gates, as all modes do "
-      "(fastest); selective: recompute more, see selective_ac_option; full: recompute every layer; auto: on CPUs the "
-      "mode that recomputes least and fits into memory, on GPUs or with CPU offload selective with \"op 2\". Losses "
-      "are bitwise identical in all modes.",
+      "Activation checkpointing. none: recompute only norms, rotary embeddings and gates, as all modes do (fastest); "
+      "selective: more, see selective_ac_option; full: every layer; auto: on CPUs the mode that recomputes least and "
+      "fits into memory, on GPUs or with CPU offload selective with \"op 2\". All modes have the same losses bitwise.",
       one_of({"auto", "none", "selective", "full"}));
   v.optional(
       "selective_ac_option",
