@@ -1,6 +1,5 @@
 #include "lehr/search/costs.h"
 
-#include "lehr/base/error.h"
 #include "lehr/base/log.h"
 #include "lehr/base/value_of.h"
 
@@ -96,8 +95,6 @@ Cost CostTable::of(const Choice& choice) const {
 
 CostTable count_costs(const DecoderPieces& pieces, const SearchSpace& space, const descriptor::Workload& work) {
   const auto form = pieces.args().decoder_form();
-  require(
-      form.has_value(), "search: {} models have no closed-form costs, which budgets need", pieces.args().model_type());
   CostTable table;
   std::vector<descriptor::BlockConfig> blocks = pieces.blocks();
   const auto account = [&] { return descriptor::account_for(value_of(form, "decoder_form"), blocks, work); };

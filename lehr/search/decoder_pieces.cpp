@@ -38,6 +38,11 @@ DecoderPieces::DecoderPieces(
       "{}: {} models have no block configs, so their layers cannot differ",
       folder_.string(),
       args_->model_type());
+  require(
+      args_->decoder_form().has_value(),
+      "{}: {} models have no closed-form costs, which the budgets of a search need",
+      folder_.string(),
+      args_->model_type());
 }
 
 Piece DecoderPieces::build(int64_t stage, const BlockConfig& block) const {

@@ -22,7 +22,7 @@ using Piece = std::shared_ptr<nn::Model>;
 class DecoderPieces {
  public:
   /// Opens `folder`/config.json. Throws a usage error for a model without a language-model head, and for a family
-  /// without a descriptor or without block configs. `families` must outlive it.
+  /// without a descriptor, block configs or closed-form costs. `families` must outlive it.
   DecoderPieces(
       std::filesystem::path folder, const descriptor::ModelFamilies& families, at::Device device, at::ScalarType dtype);
 

@@ -36,7 +36,7 @@ bool takes_linear_layers(const DecoderPieces& pieces) {
   const Piece piece = pieces.layer(0, {.attention = descriptor::LinearSubblock{}, .ffn = descriptor::LinearSubblock{}});
   bool found = false;
   pieces.each_parameter(*piece, 0, [&](const std::string& name, nn::Parameter&) {
-    found = found || name.find(".linear_attn.") != std::string::npos;
+    found = found || name.ends_with(".linear_attn.weight");  // linear_attn.* alone is gated DeltaNet
   });
   return found;
 }

@@ -312,7 +312,8 @@ prune::Scores equal_scores(const std::vector<BlockConfig>& teacher) {
 std::vector<prune::Kind> needed_scores(const SpaceConfig& config, const std::vector<BlockConfig>& teacher) {
   std::set<prune::Kind> kinds;
   for (const BlockConfig& block : teacher) {
-    if (std::holds_alternative<AttentionSubblock>(block.attention)) {
+    const auto* attention = std::get_if<AttentionSubblock>(&block.attention);
+    if (attention != nullptr && attention->num_key_value_heads > 1) {
       kinds.insert(prune::Kind::kv_heads);
     }
     if (block.is_moe()) {

@@ -23,9 +23,9 @@ using testing::Teacher;
 class SearchCosts : public prune::testing::ModelsInFolders {};
 
 TEST_F(SearchCosts, OfAChildAreThoseOfItsOwnAccount) {
-  for (const char* type : {"qwen3", "qwen3_moe"}) {
+  for (const char* type : {"qwen3", "qwen3_moe", "glm4_moe"}) {
     const std::string name = std::string("teacher_") + type;
-    write(name, type, std::string(type) == "qwen3" ? model::test::kMixed : model::test::kMixtures);
+    write(name, type, model::test::layers_of(type));
     const Teacher teacher(at(name));
     const descriptor::Workload work{.num_tokens = 96, .num_sequences = 3, .bytes_per_weight = 4};
     const CostTable costs = count_costs(teacher.pieces, teacher.space, work);

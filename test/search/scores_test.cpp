@@ -269,6 +269,7 @@ INSTANTIATE_TEST_SUITE_P(
         Family{"smollm3", model::test::kMixed},
         Family{"gemma3_text", model::test::kMixed},
         Family{"mixtral", model::test::kMixtures},
+        Family{"glm4_moe", model::test::kSharedMixtures},
         Family{"qwen3_moe", model::test::kMixtures},
         Family{"qwen3_moe", {{4, 32}, {4, 8, 6, 2}, {4, 8, 6, 2}}, true}),
     [](const auto& tested) { return fmt::format("{}_{}", tested.param.type, tested.index); });
