@@ -48,12 +48,6 @@ void set_forms(const descriptor::BlockConfig& block, LayerParameters& params) {
   }
 }
 
-/// True if layers of `Family` may differ.
-template <class Family, class LayerParameters>
-inline constexpr bool kFamilyMayDiffer = kLayersMayDiffer<LayerParameters> && !requires {
-  Family::kLayersAreAlike;
-};
-
 /// The sizes of a layer of `Family`, which may differ from those of a model whose layers are all alike.
 template <class Family>
 auto layer_parameters_of(const DecoderConfig& config) {
@@ -78,7 +72,6 @@ using BackboneOf =
 /// - kOwnKeys, names of keys that DecoderConfig::from_hf would refuse or misread, and static read(const Node& config,
 ///   DecoderConfig& shape), which reads them and sets defaults of its own; static write(const DecoderConfig&, Node&),
 ///   which writes them;
-/// - kLayersAreAlike, if its LayerParameters have flags for sub-blocks that its models do not use;
 /// - kNormWeight, the kind of the final norm's weight, and static embedding_factor(const DecoderConfig&).
 template <class Family_>
 class DecoderArgs : public descriptor::ModelArgs {
@@ -120,7 +113,7 @@ class DecoderArgs : public descriptor::ModelArgs {
         where,
         Family::kModelType);
     require(
-        kFamilyMayDiffer<Family, LayerParameters> || config_.block_configs.empty(),
+        kLayersMayDiffer<LayerParameters> || config_.block_configs.empty(),
         "{}block_configs: models of type {} do not support layers that differ",
         where,
         Family::kModelType);
@@ -336,7 +329,7 @@ descriptor::ModelFamily make_decoder_family(
   require(!flavors.empty(), "model family '{}': expected one flavor or more", name);
   descriptor::ModelFamily family{
       .name = name, .hf_model_types = {Family::kModelType}, .flavors = {}, .from_hf_config = {}, .descriptor = {}};
-  if constexpr (kFamilyMayDiffer<Family, decltype(layer_parameters_of<Family>(flavors.begin()->second))>) {
+  if constexpr (kLayersMayDiffer<decltype(layer_parameters_of<Family>(flavors.begin()->second))>) {
     family.descriptor = std::make_shared<DecoderDescriptor<Args>>(flavors.begin()->second);
   }
   family.hf_model_types.insert(family.hf_model_types.end(), other_model_types.begin(), other_model_types.end());

@@ -37,10 +37,7 @@ std::vector<LocalDistillationResult> distil(
 
 class LocalDistillation : public prune::testing::ModelsInFolders, public ::testing::WithParamInterface<const char*> {
  protected:
-  LocalDistillation() {
-    const std::string type = GetParam();
-    write("teacher", type, type == "qwen3_moe" ? model::test::kMixtures : model::test::kMixed);
-  }
+  LocalDistillation() { write("teacher", GetParam(), model::test::layers_of(GetParam())); }
 };
 
 TEST_P(LocalDistillation, LowersTheErrorOfEveryVariant) {
@@ -206,7 +203,8 @@ TEST_P(LocalDistillation, IsStoredAndReadAgain) {
   EXPECT_EQ(prune::testing::blocks_of(at("child")), blocks_of(teacher.space, choice));
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, LocalDistillation, ::testing::Values("qwen3", "llama", "gemma3_text", "qwen3_moe"));
+INSTANTIATE_TEST_SUITE_P(
+    Families, LocalDistillation, ::testing::Values("qwen3", "llama", "gemma3_text", "qwen3_moe", "glm4_moe"));
 }  // namespace
 
 }  // namespace lehr::search

@@ -19,7 +19,7 @@ class PuzzletronFiles : public prune::testing::ModelsInFolders, public ::testing
  protected:
   PuzzletronFiles() {
     const std::string type = GetParam();
-    write("teacher", type, type == "qwen3_moe" ? model::test::kMixtures : model::test::kWithHoles);
+    write("teacher", type, type.ends_with("_moe") ? model::test::layers_of(type) : model::test::kWithHoles);
     teacher = std::make_unique<Teacher>(at("teacher"), SpaceConfig{}, at::kFloat);
     distil_locally(
         teacher->library,
@@ -105,7 +105,7 @@ TEST_P(PuzzletronFiles, StatisticsAddUpToTheCostsOfASolution) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Families, PuzzletronFiles, ::testing::Values("qwen3", "llama", "qwen2", "gemma3_text", "qwen3_moe"));
+    Families, PuzzletronFiles, ::testing::Values("qwen3", "llama", "qwen2", "gemma3_text", "qwen3_moe", "glm4_moe"));
 }  // namespace
 
 }  // namespace lehr::search

@@ -28,6 +28,7 @@ const std::set<std::string> kOthers = {
     "PascalCase",
     "SameMinorVersion",
     "shard_map",
+    "DataLoader",
     "set_data",
     "n_tokens_seen",
     "less_layers",       // the end of two keys

@@ -37,7 +37,15 @@ class EveryFamily : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(
     References,
     EveryFamily,
-    ::testing::Values("qwen3_tied_v4config", "qwen3_seqcls", "qwen3moe_sparse_step2", "llama_rope_llama3"));
+    ::testing::Values(
+        "qwen3_tied_v4config",
+        "qwen3_seqcls",
+        "qwen3moe_sparse_step2",
+        "llama_rope_llama3",
+        "glm4_moe_air",
+        "deepseek_v3_one_group",
+        "deepseek_v3_biases",
+        "qwen3_next_types"));
 
 TEST_P(EveryFamily, SplitsAndMergesToTheSameBytes) {
   const Folder folder;
