@@ -313,7 +313,7 @@ holds("experts and halves of layers go",
 unwritten = work / "unwritten"
 for wrong, message in [
         (["--ffn-width", "16"], "scores are needed; set --scores, or choose --by random or first"),
-        (["--scores", scores, "--kv-heads", "1"], "has no kv_heads at all; lehr score makes them"),
+        (["--scores", scores, "--drop-attention", "1"], "has no attention at all; lehr score makes them"),
         (["--scores", model, "--ffn-width", "1"], "expected a folder of scores, found no scores.json"),
         (["--scores", scores, "--by", "random", "--ffn-width", "16"], "none of the other options uses scores"),
         ([], "nothing to do; set a size"),
