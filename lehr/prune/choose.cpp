@@ -168,9 +168,23 @@ class Chooser {
     (half == Kind::attention ? keeps.no_attention : keeps.no_ffn) = true;
   }
 
+  // The most KV heads of a layer to prune.
+  int64_t most_heads() const {
+    int64_t most = 0;
+    for (const int64_t layer : selected_) {
+      if (const auto* attention = std::get_if<AttentionSubblock>(&blocks_[static_cast<size_t>(layer)].attention)) {
+        most = std::max(most, attention->num_key_value_heads);
+      }
+    }
+    return most;
+  }
+
   void choose_heads(int64_t layer, int64_t has, LayerKeeps& keeps) {
     if (!options_.kv_heads) {
       return;
+    }
+    if (has == 1 && most_heads() > 1) {
+      return;  // gated DeltaNet, or a layer that was cut before, beside layers with heads to choose from
     }
     require_enough(layer, has, "KV heads", "--kv-heads", *options_.kv_heads);
     if (has == 1) {

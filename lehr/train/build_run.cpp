@@ -117,12 +117,14 @@ void open_data(Run& run) {
   run.state = new_run_state(run.config, run.data.fingerprint);
 }
 
-// Its shards are never kept whole: there is no backward.
+// Nothing is kept whole for a backward, of which there is none; with ReshardPolicy::never all is, from the start.
 void lay_out_teacher(Run& run, const TrainSpecs& specs) {
   if (run.teacher && run.ranks.context() != nullptr) {
     TrainConfig config = run.config;
     config.model = {};
-    config.parallelism.fsdp_reshard_after_forward = shard::ReshardPolicy::always;
+    if (config.parallelism.fsdp_reshard_after_forward != shard::ReshardPolicy::never) {
+      config.parallelism.fsdp_reshard_after_forward = shard::ReshardPolicy::always;
+    }
     run.teacher_on_ranks =
         std::make_unique<ModelOnRanks>(*run.teacher, specs, std::move(config), run.ranks, run.device);
   }
@@ -131,8 +133,14 @@ void lay_out_teacher(Run& run, const TrainSpecs& specs) {
 // After the model, so that a model that does not fit is reported without loading its teacher.
 void load_teacher(Run& run) {
   if (run.teacher_on_ranks) {
-    run.distillation = std::make_unique<DistillationTask>(
-        *run.task, run.config.distillation, run.teacher_on_ranks->load(), &run.teacher_on_ranks->sharded());
+    const auto teacher = run.teacher_on_ranks->load();
+    shard::FullySharded& sharded = run.teacher_on_ranks->sharded();
+    const bool whole = run.config.parallelism.fsdp_reshard_after_forward == shard::ReshardPolicy::never;
+    if (whole) {
+      sharded.unshard_all();
+    }
+    run.distillation =
+        std::make_unique<DistillationTask>(*run.task, run.config.distillation, teacher, whole ? nullptr : &sharded);
   } else if (run.teacher) {
     run.distillation = std::make_unique<DistillationTask>(
         *run.task, run.config.distillation, run.teacher->load(run.device, compute_type(run.config.training)));

@@ -38,9 +38,9 @@ struct Sizes {
 };
 
 // Each rank of tensor parallelism has a part of each segment, of both heads.
-void check_segments(const TrainConfig& config, const std::string& path, const Sizes& teacher, const Sizes& student) {
+void check_segments(const std::string& path, const Sizes& teacher, const Sizes& student) {
   require(
-      config.parallelism.tensor_parallel_degree == 1 || teacher.segments == student.segments,
+      teacher.segments == student.segments,
       "{}: with parallelism.tensor_parallel_degree above 1 both vocabularies must be split alike, but {} has segments of "
       "{} tokens, and the model of {} (ModelOverrides::split_vocab_size)",
       kKey,
@@ -78,9 +78,11 @@ std::optional<ModelFolder> open_teacher(
       config.training.seq_len,
       args.max_position_ids(),
       path);
-  const Sizes of_teacher(args), of_student(student);
-  check_segments(config, path, of_teacher, of_student);
+  if (config.parallelism.tensor_parallel_degree > 1) {
+    check_segments(path, Sizes(args), Sizes(student));
+  }
   if (config.distillation.cosine_weight > 0) {
+    const Sizes of_teacher(args), of_student(student);
     require(
         of_teacher.layers == of_student.layers && of_teacher.hidden == of_student.hidden,
         "distillation.cosine_weight: hidden states are compared layer by layer, but {} has {} layers of size {}, and "
@@ -101,7 +103,9 @@ int64_t teacher_bytes(
   const mesh::DeviceMeshParameters mesh = context == nullptr ? mesh::DeviceMeshParameters{} : context->parameters();
   const int64_t shards = mesh.data_parallel_shard * mesh.context_parallel * mesh.tensor_parallel;
   int64_t weights = parameters;
-  if (shards > 1) {
+  if (config.parallelism.fsdp_reshard_after_forward == shard::ReshardPolicy::never) {
+    weights = parameters / mesh.tensor_parallel;
+  } else if (shards > 1) {
     // The head stays unsharded until the model has computed its loss; a layer is unsharded while the one before runs.
     const int64_t head = teacher.vocab_size() * sizes.hidden;
     const int64_t whole = head + 2 * (parameters - head) / sizes.layers;

@@ -55,8 +55,8 @@ at::Tensor loss_of_reference(
   return reference_loss(model, args, ranks, comparison.options().device, host("input_ids"), host("labels"), mask);
 }
 
-/// Returns the whole gradients of a sharded model: all ranks add their shards, and divide by the number of ranks that
-/// have an element.
+/// Returns the whole gradients of a sharded model, in host memory: all ranks add their shards, and divide by the number
+/// of ranks that have an element.
 std::vector<std::pair<std::string, at::Tensor>> whole_gradients(const nn::Model& model, const Ranks& ranks) {
   std::vector<std::pair<std::string, at::Tensor>> gradients;
   for (const auto& [name, parameter] : trained(model)) {
@@ -71,7 +71,7 @@ std::vector<std::pair<std::string, at::Tensor>> whole_gradients(const nn::Model&
     own[0].copy_(gradient_of(*parameter));
     own[1].fill_(1);
     ranks.sum_over_world(whole);
-    gradients.emplace_back(name, whole[0] / whole[1]);
+    gradients.emplace_back(name, (whole[0] / whole[1]).cpu());
   }
   return gradients;
 }
@@ -83,8 +83,21 @@ void compare_sharded_gradients(
     nn::Model& model,
     const descriptor::ModelArgs& args,
     const Ranks& ranks) {
-  auto expected = gradients_of_reference(comparison);
-  if (!expected || ranks.context()->size(mesh::axis::pp) > 1) {
+  if (ranks.context()->size(mesh::axis::pp) > 1) {
+    return;
+  }
+  std::optional<ReferenceFile> expected;
+  std::exception_ptr unreadable;  // thrown when the others know, since they would wait in collectives
+  try {
+    expected = gradients_of_reference(comparison);
+  } catch (const Error&) {
+    unreadable = std::current_exception();
+  }
+  const bool lacked = ranks.any(!expected);
+  if (unreadable) {
+    std::rethrow_exception(unreadable);
+  }
+  if (lacked) {
     return;
   }
   sharded.sharded().begin_step();

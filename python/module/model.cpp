@@ -90,6 +90,12 @@ c10::intrusive_ptr<Model> Model::load(const std::string& folder, const std::stri
   return c10::make_intrusive<Model>(std::move(parts));
 }
 
+// Positions (1, T), as transformers takes them, are those of every sequence.
+static at::Tensor of_all_sequences(const at::Tensor& position_ids, const at::Tensor& input_ids) {
+  const bool one = position_ids.dim() == 2 && position_ids.size(0) == 1 && position_ids.size(1) == input_ids.size(1);
+  return one ? position_ids.expand({input_ids.size(0), -1}).contiguous() : position_ids;
+}
+
 NamedTensors Model::forward(
     const at::Tensor& input_ids,
     const std::optional<at::Tensor>& targets,
@@ -99,14 +105,15 @@ NamedTensors Model::forward(
     const std::optional<at::Tensor>& pooling_mask) const {
   check_ids(input_ids);
   check_like_ids("targets", targets, input_ids);
-  check_like_ids("position_ids", position_ids, input_ids);
+  const at::Tensor positions = position_ids ? of_all_sequences(*position_ids, input_ids) : at::Tensor();
+  check_like_ids("position_ids", position_ids ? std::optional(positions) : std::nullopt, input_ids);
   check_like_ids("attention_mask", attention_mask, input_ids, /*of_any_type=*/true);
   check_like_ids("document_ids", document_ids, input_ids);
   check_like_ids("pooling_mask", pooling_mask, input_ids, /*of_any_type=*/true);
   nn::ModelInputs inputs;
   inputs.input_ids = input_ids;
   inputs.labels = targets.value_or(at::Tensor());
-  inputs.position_ids = position_ids.value_or(at::Tensor());
+  inputs.position_ids = positions;
   inputs.pooling_mask = pooling_mask.value_or(at::Tensor());
   inputs.attention_mask.document_ids = document_ids.value_or(at::Tensor());
   if (attention_mask) {

@@ -75,6 +75,13 @@ class Models(WithFolder):
         padded = model(ids, position_ids=positions, attention_mask=torch.tensor([[0] * 4 + [1] * 4]))
         torch.testing.assert_close(padded.logits[:, 4:], alone)
 
+    def test_one_row_of_positions_is_that_of_all_sequences(self):
+        model = lehr.load(random_model(self.folder, "qwen3"))
+        ids = ids_of()
+        positions = torch.arange(ids.shape[1])
+        torch.testing.assert_close(model(ids, position_ids=positions[None]).logits,
+                                   model(ids, position_ids=positions.repeat(ids.shape[0], 1)).logits)
+
     def test_inputs_that_would_be_misread_are_refused(self):
         model = lehr.load(random_model(self.folder, "qwen3"))
         ids = ids_of()

@@ -252,6 +252,15 @@ TEST(Distillation, OnRanksEqualsOneDevice) {
   }
 }
 
+TEST(Distillation, OfATeacherThatIsUnshardedOnceEqualsOneDevice) {
+  const Folder one, folder;
+  const auto alone = distilled_run(one.path());
+  const auto config = distilled_run(folder.path(), {{"parallelism.fsdp_reshard_after_forward", "never"}});
+  train(alone);
+  testing::train_on({.dp_shard = 2, .tp = 2}, config);
+  expect_equal_runs(alone, config);
+}
+
 // Experts of both models are on two ranks each, beside shards of the rest.
 TEST(Distillation, OfExpertsOnRanksEqualsOneDevice) {
   const std::vector<LayerShape> teacher{{4, 8, 6, 2}, {2, 32}, {4, 8, 6, 3}},
