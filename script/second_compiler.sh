@@ -21,10 +21,11 @@ script/setup.sh g++ libbenchmark-dev ${CCACHE_DIR:+ccache}
 make --no-print-directory configure PRESET=ci
 cmake -DLEHR_BENCH=ON build/ci >/dev/null
 if [ -n "$since" ]; then
-  # An object is [FOLDER/]CMakeFiles/TARGET.dir/SOURCE.o, where SOURCE is relative to FOLDER.
+  # An object is [FOLDER/]CMakeFiles/TARGET.dir/SOURCE.o, where SOURCE is relative to FOLDER; folder/python is python.
   mapfile -t objects < <(
     awk 'NR == FNR { changed[$0 ".o"]; next }
-         { sub(/: .*/, ""); source = $0; sub(/CMakeFiles\/[^\/]*\.dir\//, "", source) } source in changed' \
+         { sub(/: .*/, ""); source = $0; sub(/CMakeFiles\/[^\/]*\.dir\//, "", source); sub(/^folder\//, "", source) }
+         source in changed' \
       <(git diff --name-only --diff-filter=d "$since" -- '*.cpp') <(ninja -C build/ci -t targets all))
   [ ${#objects[@]} = 0 ] || ninja -C build/ci -k 0 "${objects[@]}"
   echo "second_compiler: ${#objects[@]} objects of sources that differ from $since compile with g++ without a warning"
