@@ -3,13 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
-#include <string_view>
 
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
 #include "lehr/base/open_file.h"
 #include "lehr/base/suggest.h"
+#include "lehr/state/checkpoint.h"
 
 namespace lehr::descriptor {
 
@@ -112,28 +111,15 @@ const ModelFamily& ModelFamilies::at(const std::string& name) const {
 namespace {
 namespace fs = std::filesystem;
 
-// Returns the newest checkpoint of the run whose folder was given instead, or the path itself; empty if there is none.
+// Returns the newest checkpoint of the run whose folder was given instead, or that of its checkpoints; empty if there
+// is none.
 fs::path newest_checkpoint(const fs::path& folder) {
-  constexpr std::string_view kPrefix = "step-";
-  fs::path newest;
-  int64_t latest = -1;
   for (const fs::path& parent : {folder / "checkpoints", folder}) {
-    std::error_code unreadable;
-    for (const auto& entry : fs::directory_iterator(parent, unreadable)) {
-      const std::string name = entry.path().filename().string();
-      int64_t step = -1;
-      if (!name.starts_with(kPrefix) ||
-          std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), step).ptr !=
-              name.data() + name.size()) {
-        continue;  // another file, or a checkpoint that was set aside
-      }
-      if (step > latest) {
-        latest = step;
-        newest = entry.path();
-      }
+    if (const auto latest = state::CheckpointStore(parent).latest()) {
+      return latest->path;
     }
   }
-  return newest;
+  return {};
 }
 
 fs::path config_file(const fs::path& folder) {

@@ -72,21 +72,21 @@ std::vector<std::string> matching(
   std::copy_if(names.begin(), names.end(), std::back_inserter(found), [&](const std::string& name) {
     return std::regex_match(name, expression);
   });
+  if (!found.empty()) {
+    return found;
+  }
   // The last part of a name, as PEFT takes it.
   const std::string longer = pattern.find('|') == std::string::npos ? ".*" + pattern : ".*(" + pattern + ")";
   const std::regex ending(longer);
-  const bool ends = found.empty() && std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-                      return std::regex_match(name, ending);
-                    });
-  require(
-      !found.empty(),
+  const bool ends =
+      std::any_of(names.begin(), names.end(), [&](const std::string& name) { return std::regex_match(name, ending); });
+  fail(
       "{}: \"{}\" matches the whole name of no {}{}; the nearest are: {}",
       subject,
       pattern,
       what,
       ends ? fmt::format(" (\"{}\" does)", longer) : "",
       fmt::join(nearest(pattern, names), ", "));
-  return found;
 }
 
 }  // namespace lehr::peft

@@ -183,10 +183,10 @@ class Chooser {
     if (!options_.kv_heads) {
       return;
     }
-    if (has == 1 && most_heads() > 1) {
-      return;  // gated DeltaNet, or a layer that was cut before, beside layers with heads to choose from
+    // One head is no error beside layers with heads to choose from: gated DeltaNet, or a layer that was cut before.
+    if (has > 1 || most_heads() == 1) {
+      require_enough(layer, has, "KV heads", "--kv-heads", *options_.kv_heads);
     }
-    require_enough(layer, has, "KV heads", "--kv-heads", *options_.kv_heads);
     if (has == 1) {
       return;  // nothing to choose; latent attention and gated DeltaNet have no scores of heads
     }

@@ -9,6 +9,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/operator_profile.h"
 #include "lehr/ops/autograd.h"
+#include "lehr/ops/cpu.h"
 #include "lehr/ops/cuda.h"
 #include "lehr/ops/label_rows.h"
 #include "lehr/ops/matmul/matmul.h"
@@ -26,7 +27,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 struct Heads {
   at::Tensor hidden, weight, teacher_hidden, teacher_weight;
 
-  at::ScalarType wide() const { return hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+  at::ScalarType wide() const { return ops::cpu::wide_type(hidden.scalar_type()); }
 };
 
 // Calls body(first, count, student, teacher) for chunks of tokens, with this rank's logits (count, V of this rank) of

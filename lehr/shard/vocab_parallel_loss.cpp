@@ -5,6 +5,7 @@
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
+#include "lehr/ops/cpu.h"
 #include "lehr/ops/cuda.h"
 #include "lehr/ops/label_rows.h"
 #include "lehr/ops/matmul/matmul.h"
@@ -16,16 +17,12 @@ using mesh::Group;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::ScalarType wide_type(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 // Calls body(first, count, logits) for chunks of tokens, with this rank's logits (count, V of this rank) in the wide
 // type. The body may overwrite them.
 template <class Body>
 void for_chunks(const at::Tensor& hidden, const at::Tensor& weight, const Body& body) {
   const int64_t count = hidden.size(0);
-  const auto wide = wide_type(hidden);
+  const auto wide = ops::cpu::wide_type(hidden.scalar_type());
   const int64_t chunk = ops::chunk_rows(
       count, weight.size(0), static_cast<int64_t>(c10::elementSize(wide)), weight.is_cuda(), kPartLogitsBytes);
   for (int64_t first = 0; first < count; first += chunk) {
@@ -42,7 +39,7 @@ struct RowSums {
 // Log-sum-exp over the whole vocabulary: each rank sums exp(logit - its maximum), and rescales the sum to the maximum
 // of all ranks before they are added.
 RowSums sum_rows(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& own_rows, const Group& group) {
-  const auto options = hidden.options().dtype(wide_type(hidden));
+  const auto options = hidden.options().dtype(ops::cpu::wide_type(hidden.scalar_type()));
   at::Tensor largest = at::full({hidden.size(0)}, -std::numeric_limits<double>::infinity(), options);
   const at::Tensor sums = at::zeros({2, hidden.size(0)}, options);  // sum of exponentials; the label's logit
   if (hidden.size(0) == 0) {
@@ -111,12 +108,10 @@ struct VocabParallelLoss : torch::autograd::Function<VocabParallelLoss> {
       const VocabularyPart* part,
       const Group* group,
       int64_t ignore_index) {
-    const bool on_gpu = ops::cuda::on_gpu(labels);
-    const ops::LabelRows rows = on_gpu ? ops::all_rows(hidden, labels, part->size, ignore_index)
-                                       : ops::rows_that_count(hidden, labels, ignore_index);
+    const ops::LabelRows rows = ops::loss_rows(hidden, labels, part->size, ignore_index);
     const at::Tensor own_rows = part->own_row_of(rows.labels);
     const RowSums sums = sum_rows(rows.hidden, weight, own_rows, *group);
-    const at::Tensor judged = on_gpu ? rows.labels : at::Tensor();
+    const at::Tensor judged = ops::cuda::on_gpu(labels) ? rows.labels : at::Tensor();
     ctx->save_for_backward({hidden, weight, rows.index, own_rows, sums.log_sum_exp, judged});
     ctx->saved_data["vocabulary"] = part->size;
     return ops::spread(as_labels_say(sums.losses, judged, part->size), rows.index, labels.size(0));
@@ -163,7 +158,7 @@ at::Tensor vocab_parallel_linear_cross_entropy(
               {"labels", labels, Placement::invariant()}},
          .gives = Placement::invariant(),
          .shape = {hidden.size(0)},
-         .dtype = wide_type(hidden),
+         .dtype = ops::cpu::wide_type(hidden.scalar_type()),
          .like = 2});
   }
   const OperatorScope scope(OperatorKind::loss, "lehr::vocab_parallel_linear_cross_entropy");

@@ -195,8 +195,7 @@ void build_step(Run& run) {
 
 // Returns nullopt for small models, whose memory hardly matters.
 std::optional<ExpectedMemory> expected_memory(const Run& run, const std::optional<StepForecast>& forecast) {
-  constexpr int64_t kLarge = 20'000'000;  // parameters
-  if (!forecast || run.ranks.world_size() > 1 || run.args->get_nparams_and_flops(1).num_parameters < kLarge) {
+  if (!forecast || run.ranks.world_size() > 1 || run.args->get_nparams_and_flops(1).num_parameters < kLargeModel) {
     return std::nullopt;
   }
   return ExpectedMemory{.step = forecast->peak, .saves = run.checkpoints ? run.checkpoints->copied_bytes() : 0};

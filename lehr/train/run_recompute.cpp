@@ -98,11 +98,11 @@ RunRecompute choose(Run& run, const RunEnvironment& environment, double granted)
 // A mode that the config fixes. There is no forecast of a small model, which would take a few milliseconds per layer,
 // if a generous estimate is far below the memory that is granted.
 RunRecompute keep(const Run& run, const RunEnvironment& environment, double granted) {
-  constexpr int64_t kLarge = 20'000'000;  // parameters
   constexpr int64_t kPerParameter = 32, kPerToken = 256 << 10, kFar = 4;
   const int64_t parameters = run.args->get_nparams_and_flops(1).num_parameters;
   const int64_t tokens = run.config.training.local_batch_size * run.config.training.seq_len;
-  if (parameters < kLarge && static_cast<double>(kFar * (kPerParameter * parameters + kPerToken * tokens)) < granted) {
+  if (parameters < kLargeModel &&
+      static_cast<double>(kFar * (kPerParameter * parameters + kPerToken * tokens)) < granted) {
     return {};
   }
   try {

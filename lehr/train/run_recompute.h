@@ -9,6 +9,9 @@
 
 namespace lehr::train {
 
+/// Parameters from which on the memory of a model is worth a forecast that nothing else needs.
+constexpr int64_t kLargeModel = 20'000'000;
+
 /// The choice of activation checkpointing for a run, and its reason.
 struct RunRecompute {
   std::string line = {};                      ///< For the start-up report; empty unless the mode is "auto".

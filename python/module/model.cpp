@@ -21,6 +21,12 @@ std::string layout_name(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided ? "a dense one" : "another layout";
 }
 
+// Positions (1, T), as transformers takes them, are those of every sequence.
+at::Tensor of_all_sequences(const at::Tensor& position_ids, const at::Tensor& input_ids) {
+  const bool one = position_ids.dim() == 2 && position_ids.size(0) == 1 && position_ids.size(1) == input_ids.size(1);
+  return one ? position_ids.expand({input_ids.size(0), -1}).contiguous() : position_ids;
+}
+
 // Refuses what the model would read as other numbers, or beyond their memory.
 void check_like_ids(
     const char* name, const std::optional<at::Tensor>& given, const at::Tensor& input_ids, bool of_any_type = false) {
@@ -88,12 +94,6 @@ c10::intrusive_ptr<Model> Model::load(const std::string& folder, const std::stri
       .has_adapters = opened->has_adapters(),
       .files = {.output = {}, .dtype = dtype, .copies = train::files_beside(*opened)}};
   return c10::make_intrusive<Model>(std::move(parts));
-}
-
-// Positions (1, T), as transformers takes them, are those of every sequence.
-static at::Tensor of_all_sequences(const at::Tensor& position_ids, const at::Tensor& input_ids) {
-  const bool one = position_ids.dim() == 2 && position_ids.size(0) == 1 && position_ids.size(1) == input_ids.size(1);
-  return one ? position_ids.expand({input_ids.size(0), -1}).contiguous() : position_ids;
 }
 
 NamedTensors Model::forward(
