@@ -8,9 +8,9 @@
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
+#include "lehr/pretrained/weights.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/step.h"
-#include "lehr/train/weights.h"
 
 namespace lehr::bench {
 
@@ -35,11 +35,11 @@ BenchModel::BenchModel(const Options& options, mesh::Transport& transport)
   }
   nn::materialize(*model, at::kCPU, dtype_ == "bf16" ? at::kBFloat16 : at::kFloat);
   const state::WeightReader reader(options.folder);
-  map_ = train::checkpoint_map(*args, reader);
+  map_ = pretrained::checkpoint_map(*args, reader);
   if (options.random_weights) {
     model->reset_parameters({.seed = 1});
   } else {
-    train::load_weights(*model, map_, reader);
+    pretrained::load_weights(*model, map_, reader);
   }
   optim::OptimizerConfig config;
   config.lr = 3e-4;

@@ -10,12 +10,12 @@
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
 #include "lehr/mesh/connect.h"
+#include "lehr/pretrained/weights.h"
 #include "lehr/state/checkpoint_contents.h"
 #include "lehr/state/integrity.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/rank_share.h"
 #include "lehr/train/store_coordinator.h"
-#include "lehr/train/weights.h"
 
 namespace {
 using namespace lehr;
@@ -92,7 +92,7 @@ void run(const Options& options, mesh::Transport& transport) {
     }
     const auto load = [&] {
       const state::WeightReader weights(store.path_of(i), "model", state::Reading::once);
-      train::load_weights(*bench.model, train::checkpoint_map(*bench.args, weights), weights);
+      pretrained::load_weights(*bench.model, pretrained::checkpoint_map(*bench.args, weights), weights);
       const auto moments = train::share_of_optimizer(*bench.optimizer, *bench.model, bench.ranks.context());
       train::load_optimizer(
           *bench.optimizer,

@@ -13,8 +13,8 @@
 #include "lehr/base/caching_allocator.h"
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
+#include "lehr/pretrained/weights.h"
 #include "lehr/state/weights.h"
-#include "lehr/train/weights.h"
 
 namespace {
 using namespace lehr;
@@ -99,7 +99,7 @@ void load(const std::string& folder, const descriptor::ModelArgs& args) {
   const auto model = args.build({});
   nn::materialize(*model, at::kCPU, at::kFloat);
   const state::WeightReader reader(folder);
-  train::load_weights(*model, train::checkpoint_map(args, reader), reader);
+  pretrained::load_weights(*model, pretrained::checkpoint_map(args, reader), reader);
 }
 
 }  // namespace

@@ -11,10 +11,10 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
+#include "lehr/pretrained/convert.h"
+#include "lehr/pretrained/weights.h"
 #include "lehr/state/weights.h"
-#include "lehr/train/convert.h"
 #include "lehr/train/trainer.h"
-#include "lehr/train/weights.h"
 
 namespace parallel_decoder {
 namespace {
@@ -55,7 +55,7 @@ std::shared_ptr<nn::Model> load(const fs::path& checkpoint, const pipeline::Pipe
   const auto args = family().from_hf_folder(checkpoint);
   auto model = args->build({.stage = stage});
   nn::materialize(*model, at::kCPU, at::kFloat);
-  train::load_weights(*model, args->state_map(kLayout), state::WeightReader(checkpoint));
+  pretrained::load_weights(*model, args->state_map(kLayout), state::WeightReader(checkpoint));
   return model;
 }
 
@@ -131,7 +131,7 @@ TEST(ParallelDecoder, KeepsFusedTensorsOnDiskAndWritesBackTheBytesThatItRead) {
       reader.tensor("model.layers.1.attn.qkv.weight"), rows_of({"self_attn.q", "self_attn.k", "self_attn.v"})));
   EXPECT_TRUE(at::equal(reader.tensor("model.layers.1.mlp.gate_up.weight"), rows_of({"mlp.gate", "mlp.up"})));
 
-  const auto stored = train::stored_tensors(*model, family().from_hf_folder(checkpoint)->state_map(kLayout));
+  const auto stored = pretrained::stored_tensors(*model, family().from_hf_folder(checkpoint)->state_map(kLayout));
   EXPECT_EQ(stored.size(), reader.names().size());
   for (const auto& [name, tensor] : stored) {
     EXPECT_TRUE(at::equal(tensor.view(at::kInt), reader.tensor(name).view(at::kInt))) << name;  // bits
@@ -139,7 +139,7 @@ TEST(ParallelDecoder, KeepsFusedTensorsOnDiskAndWritesBackTheBytesThatItRead) {
   // Lehr's tools support the family too, and write the same file.
   descriptor::ModelFamilies families;
   families.add(family());
-  train::convert_checkpoint({.model = checkpoint, .output = folder / "copy"}, families);
+  pretrained::convert_checkpoint({.model = checkpoint, .output = folder / "copy"}, families);
   EXPECT_EQ(read_file(checkpoint / "model.safetensors"), read_file(folder / "copy" / "model.safetensors"));
 }
 

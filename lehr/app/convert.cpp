@@ -1,5 +1,5 @@
 // lehr convert --model DIR --output DIR
-#include "lehr/train/convert.h"
+#include "lehr/pretrained/convert.h"
 
 #include <fmt/format.h>
 
@@ -83,12 +83,13 @@ int convert(const std::vector<std::string>& args, const train::TrainSpecs& specs
       !options.subblocks || !options.max_shard_size_mb,
       "lehr convert: --max-shard-size-mb: with --subblocks each sub-block has one file, whatever its size; leave one "
       "of them out");
-  train::ConvertOptions conversion{.model = options.model, .output = options.output, .subblocks = options.subblocks};
+  pretrained::ConvertOptions conversion{
+      .model = options.model, .output = options.output, .subblocks = options.subblocks};
   if (options.max_shard_size_mb) {
     conversion.max_shard_bytes = *options.max_shard_size_mb * kMegabyte;
   }
   if (options.replace) {
-    conversion.replacements = train::read_replacements(*options.replace);
+    conversion.replacements = pretrained::read_replacements(*options.replace);
   }
   if (options.expert_layout) {
     conversion.layout =
@@ -97,7 +98,7 @@ int convert(const std::vector<std::string>& args, const train::TrainSpecs& specs
   if (options.dtype) {
     conversion.dtype = state::type_from_torch_name(*options.dtype);
   }
-  const train::ConvertReport report = train::convert_checkpoint(conversion, specs.families());
+  const pretrained::ConvertReport report = pretrained::convert_checkpoint(conversion, specs.families());
   for (const std::string& name : report.left_out) {
     fmt::print("{}: left out, because the model does not use it\n", name);
   }

@@ -10,11 +10,11 @@
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
 #include "lehr/data/tokenizer.h"
+#include "lehr/pretrained/model_folder.h"
 #include "lehr/state/dtype.h"
 #include "lehr/train/chat.h"
 #include "lehr/train/device.h"
 #include "lehr/train/load_on_ranks.h"
-#include "lehr/train/model_folder.h"
 #include "lehr/train/train_spec.h"
 
 namespace lehr::app {
@@ -100,7 +100,8 @@ std::unique_ptr<data::Tokenizer> find_tokenizer(
 }
 
 // Adapters use the template of their base unless their folder has one.
-std::shared_ptr<const data::ChatTemplate> find_chat_template(const Options& options, const train::ModelFolder& model) {
+std::shared_ptr<const data::ChatTemplate> find_chat_template(
+    const Options& options, const pretrained::ModelFolder& model) {
   const std::string own = data::has_chat_template(model.path) ? model.path.string() : model.base.string();
   const std::string folder =
       options.tokenizer && data::has_chat_template(*options.tokenizer) ? *options.tokenizer : own;
@@ -112,7 +113,7 @@ void generate_on(
     const Options& options, const MeshConfig& config, const train::TrainSpecs& specs, mesh::Transport* transport) {
   const train::Ranks ranks = ranks_of(config.parallelism, transport);
   const at::Device device = train::choose_device(options.device, transport);
-  const auto folder = train::ModelFolder::open(options.model, specs.families());
+  const auto folder = pretrained::ModelFolder::open(options.model, specs.families());
   const auto& shape = folder.args;
   require(
       shape->head() == descriptor::Head::causal_lm,

@@ -14,13 +14,13 @@
 #include "lehr/base/value_of.h"
 #include "lehr/descriptor/block_picture.h"
 #include "lehr/peft/adapter_folder.h"
+#include "lehr/pretrained/declared_shape.h"
+#include "lehr/pretrained/untrusted.h"
+#include "lehr/pretrained/untrusted_text.h"
+#include "lehr/pretrained/weights.h"
 #include "lehr/state/dtype.h"
 #include "lehr/state/weights.h"
-#include "lehr/train/declared_shape.h"
 #include "lehr/train/train_spec.h"
-#include "lehr/train/untrusted.h"
-#include "lehr/train/untrusted_text.h"
-#include "lehr/train/weights.h"
 
 namespace lehr::app {
 
@@ -64,8 +64,9 @@ void print_map(
       "lehr inspect --map: {}: expected a folder with a config.json, which names the model of these tensors",
       path.string());
   const auto shape = families.from_hf_folder(path);
-  const state::StateMap map = train::checkpoint_map(*shape, reader);
-  const auto difference = train::check_declared_shape(path / "config.json", *shape, *shape->build({}), map, reader);
+  const state::StateMap map = pretrained::checkpoint_map(*shape, reader);
+  const auto difference =
+      pretrained::check_declared_shape(path / "config.json", *shape, *shape->build({}), map, reader);
   constexpr size_t kRows = 4;  // shown of the hundreds of experts of a layer
   const state::BoundMap bound(map, state::specs_of(reader));
   std::fputs(state::format_table(bound, {.rows_per_group = kRows}).c_str(), stdout);
@@ -149,7 +150,7 @@ void show_shape(
     const state::WeightReader* reader,
     const descriptor::ModelFamilies& families) {
   const auto shape = families.from_hf_folder(path);
-  for (const std::string& what : train::code_in_json(path / "config.json")) {
+  for (const std::string& what : pretrained::code_in_json(path / "config.json")) {
     fmt::print("config.json: {}\n", printable(what));
   }
   const int64_t seq_len = options.seq_len.value_or(kSeqLen);
@@ -195,7 +196,7 @@ void list_tensors(const state::WeightReader& reader) {
 // Lines such as "danger  pytorch_model.bin: a pickle, ...", and a summary.
 int report_untrusted(const std::filesystem::path& path, const descriptor::ModelFamilies& families) {
   constexpr int kCheckFailed = 3;
-  const train::UntrustedReport report = train::look_at_untrusted(path, families);
+  const pretrained::UntrustedReport report = pretrained::look_at_untrusted(path, families);
   int64_t dangers = 0;
   for (const auto& finding : report.findings) {
     dangers += finding.danger ? 1 : 0;

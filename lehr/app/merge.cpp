@@ -8,8 +8,8 @@
 #include "lehr/base/value_of.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/inject.h"
+#include "lehr/pretrained/save_model.h"
 #include "lehr/state/weights.h"
-#include "lehr/train/save_model.h"
 #include "lehr/train/train_spec.h"
 
 namespace lehr::app {
@@ -57,17 +57,17 @@ void merge(const Options& options, const descriptor::ModelFamilies& families) {
       "lehr merge: --adapter: {} holds no adapter (adapter_config.json)",
       options.adapter);
   require(!fs::exists(options.output), "lehr merge: --output: {} exists already; name a new folder", options.output);
-  const auto folder = train::ModelFolder::open(options.adapter, families, options.model.value_or(""));
+  const auto folder = pretrained::ModelFolder::open(options.adapter, families, options.model.value_or(""));
   const at::ScalarType type = type_of(options, state::WeightReader(folder.base));
   const auto model = folder.load(at::kCPU, type == at::kDouble ? at::kDouble : at::kFloat);
   const int64_t merged = peft::merge_peft(*model);
-  train::save_model(
+  pretrained::save_model(
       *model,
       *folder.args,
       {.output = options.output,
        .dtype = type,
        .max_shard_bytes = options.max_shard_size_mb * 1000 * 1000,
-       .copies = train::files_beside(folder)});
+       .copies = pretrained::files_beside(folder)});
   Logger log;
   log.info(
       "{}: {} adapters merged into {}, in {}", options.output, merged, folder.base.string(), state::torch_name(type));

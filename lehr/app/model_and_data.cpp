@@ -25,7 +25,7 @@ ModelAndData open_model_and_data(
     const descriptor::ModelFamilies& families,
     Logger& log) {
   ModelAndData opened;
-  opened.model = train::ModelFolder::open(folder, families);
+  opened.model = pretrained::ModelFolder::open(folder, families);
   const auto& shape = opened.model.args;
   require(
       config.training.seq_len <= shape->max_position_ids(),

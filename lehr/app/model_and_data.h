@@ -7,15 +7,15 @@
 #include <string>
 
 #include "lehr/base/log.h"
+#include "lehr/pretrained/model_folder.h"
 #include "lehr/train/batches.h"
-#include "lehr/train/model_folder.h"
 #include "lehr/train/ranks.h"
 
 namespace lehr::app {
 
 /// A model that is opened but not loaded, and data that fits it.
 struct ModelAndData {
-  train::ModelFolder model;
+  pretrained::ModelFolder model;
   std::unique_ptr<data::Tokenizer> tokenizer;
   train::RunData data;
   std::unique_ptr<train::TrainTask> task;

@@ -224,7 +224,7 @@ int prune(const std::vector<std::string>& args, const train::TrainSpecs& specs) 
       arguments.positionals.empty() && arguments.overrides.empty(),
       "lehr prune: takes options only; see lehr prune --help");
   const descriptor::ModelFamilies families = specs.families();
-  train::require_new_folder(options.output);
+  pretrained::require_new_folder(options.output);
   const auto parent = families.from_hf_folder(options.model);
   const auto blocks = parent->block_configs();
   prune::Pruning pruning;

@@ -125,7 +125,7 @@ void score_on(
     prune::require_writable(options.output);
     found = open_model_and_data(config, folder, specs.families(), log);
   });
-  const train::ModelFolder& opened = found.model;
+  const pretrained::ModelFolder& opened = found.model;
   const train::RunData& data = found.data;
   require(
       !opened.has_adapters(),

@@ -1,5 +1,5 @@
 // lehr verify --model DIR [--reference FILE] ...
-#include "lehr/train/verify.h"
+#include "lehr/verify/verify.h"
 
 #include <atomic>
 #include <cstdio>
@@ -39,7 +39,7 @@ struct Options {
 bool verify_on(
     const Options& options, const MeshConfig& config, const train::TrainSpecs& specs, mesh::Transport* transport) {
   const train::Ranks ranks = ranks_of(config.parallelism, transport);
-  train::VerifyOptions wanted{
+  verify::VerifyOptions wanted{
       .model = options.model,
       .dtype = value_of(state::type_from_torch_name(options.dtype), "--dtype"),
       .device = train::choose_device(options.device, transport),
@@ -48,9 +48,9 @@ bool verify_on(
   if (options.reference) {
     wanted.reference = *options.reference;
   }
-  const train::VerifyReport report = train::verify_on_ranks(wanted, specs, config.parallelism, ranks);
+  const verify::VerifyReport report = verify::verify_on_ranks(wanted, specs, config.parallelism, ranks);
   if (ranks.is_main()) {
-    std::fputs(train::format_report(report).c_str(), stdout);
+    std::fputs(verify::format_report(report).c_str(), stdout);
     if (options.output) {
       state::save_safetensors(*options.output, {report.computed.begin(), report.computed.end()});
     }

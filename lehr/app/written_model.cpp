@@ -6,7 +6,7 @@
 
 namespace lehr::app {
 
-void print_written(const std::string& folder, const train::WrittenModel& written) {
+void print_written(const std::string& folder, const pretrained::WrittenModel& written) {
   fmt::print(
       "{}: {} tensors, {} in {} {}; {}\n",
       folder,

@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "lehr/train/model_output.h"
+#include "lehr/pretrained/model_output.h"
 
 namespace lehr::app {
 
 /// Prints "child: 39 tensors, 2.35 MiB in 1 file; config.json, pruning.json" on standard output.
-void print_written(const std::string& folder, const train::WrittenModel& written);
+void print_written(const std::string& folder, const pretrained::WrittenModel& written);
 
 }  // namespace lehr::app

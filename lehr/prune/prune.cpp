@@ -7,7 +7,7 @@
 namespace lehr::prune {
 
 PruneReport write_pruned(const PruneTarget& target, const Pruning& pruning, const descriptor::ModelFamilies& families) {
-  train::require_new_folder(target.output);
+  pretrained::require_new_folder(target.output);
   const PrunedModel child(target.model, pruning, families);
   PruneReport report;
   report.before = families.from_hf_folder(target.model)->block_configs();
@@ -17,11 +17,11 @@ PruneReport write_pruned(const PruneTarget& target, const Pruning& pruning, cons
   std::string config = read_file(target.model / "config.json");
   if (report.after != report.before) {
     Node changed = parse_json(config, (target.model / "config.json").string());
-    train::set_blocks(changed, child.args());
+    pretrained::set_blocks(changed, child.args());
     config = to_json(changed, true) + "\n";
   }
   const auto layout = child.parent().layout();
-  static_cast<train::WrittenModel&>(report) = train::write_model_folder(
+  static_cast<pretrained::WrittenModel&>(report) = pretrained::write_model_folder(
       {.model = target.model,
        .output = target.output,
        .max_shard_bytes = target.max_shard_bytes,

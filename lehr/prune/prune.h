@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "lehr/pretrained/model_output.h"
 #include "lehr/prune/pruning.h"
-#include "lehr/train/model_output.h"
 
 namespace lehr::prune {
 
@@ -21,7 +21,7 @@ struct PruneTarget {
 };
 
 /// Summary of a written child.
-struct PruneReport : train::WrittenModel {
+struct PruneReport : pretrained::WrittenModel {
   std::vector<descriptor::BlockConfig> before;
   std::vector<descriptor::BlockConfig> after;
   std::vector<std::string>

@@ -2,21 +2,21 @@
 
 #include "lehr/base/error.h"
 #include "lehr/descriptor/model_descriptor.h"
+#include "lehr/pretrained/weights.h"
 #include "lehr/prune/layer_cuts.h"
-#include "lehr/train/weights.h"
 
 namespace lehr::prune {
 
 namespace {
-std::vector<train::Replacement> dropped_subblocks(const Pruning& pruning) {
-  std::vector<train::Replacement> dropped;
+std::vector<pretrained::Replacement> dropped_subblocks(const Pruning& pruning) {
+  std::vector<pretrained::Replacement> dropped;
   for (size_t i = 0; i < pruning.layers.size(); ++i) {
     const auto layer = static_cast<int64_t>(i);
     if (pruning.layers[i].no_attention) {
-      dropped.push_back({.layer = layer, .subblock = train::Subblock::attention});
+      dropped.push_back({.layer = layer, .subblock = pretrained::Subblock::attention});
     }
     if (pruning.layers[i].no_ffn) {
-      dropped.push_back({.layer = layer, .subblock = train::Subblock::ffn});
+      dropped.push_back({.layer = layer, .subblock = pretrained::Subblock::ffn});
     }
   }
   return dropped;
@@ -63,7 +63,7 @@ PrunedModel::PrunedModel(
       replace_by_linear(LinearProduct::of_ffn(prefix, specs_));
     }
   }
-  for (const auto& [name, wanted] : train::parameter_specs(*args_->build({}))) {
+  for (const auto& [name, wanted] : pretrained::parameter_specs(*args_->build({}))) {
     require(
         specs_.contains(name) && specs_.at(name).shape == wanted.shape,
         "{}: {}: pruning gives it another shape than the child's config.json",
@@ -113,7 +113,7 @@ void PrunedModel::load(nn::Module& model) const {
   for (const auto& [name, parameter] : nn::named_parameters(model)) {
     wanted.push_back(name);
   }
-  train::read_parameters(model, state::BoundMap(state::identity(wanted), specs_), *this);
+  pretrained::read_parameters(model, state::BoundMap(state::identity(wanted), specs_), *this);
 }
 
 }  // namespace lehr::prune

@@ -7,11 +7,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "lehr/pretrained/model_parts.h"
 #include "lehr/prune/linear_product.h"
 #include "lehr/prune/parameter_cut.h"
 #include "lehr/prune/pruning.h"
 #include "lehr/state/map_stream.h"
-#include "lehr/train/model_parts.h"
 
 namespace lehr::prune {
 
@@ -28,7 +28,7 @@ class PrunedModel : public state::TensorSource {
   /// Returns the shapes of the child's parameters, with the dtypes of the parent's files.
   const state::TensorSpecs& specs() const { return specs_; }
   /// Returns the parent, without the sub-blocks that the child lacks.
-  const train::ModelParts& parent() const { return parts_; }
+  const pretrained::ModelParts& parent() const { return parts_; }
 
   at::Tensor read(const std::string& name, const Box& box) const override;
   void copy(const std::string& name, const Box& box, const at::Tensor& target) const override;
@@ -41,7 +41,7 @@ class PrunedModel : public state::TensorSource {
   const ParameterCut* cut(const std::string& name) const;
   void replace_by_linear(LinearProduct product);
 
-  train::ModelParts parts_;
+  pretrained::ModelParts parts_;
   state::BoundMap parameters_;  // from the parent's files to its parameters
   std::unique_ptr<descriptor::ModelArgs> args_;
   state::TensorSpecs specs_;

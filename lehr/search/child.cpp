@@ -19,7 +19,7 @@ class ChildWeights : public state::TensorSource {
  public:
   ChildWeights(const prune::PrunedModel& cut, const Library& library, const Choice& choice) : cut_(cut) {
     for (int64_t layer = 0; layer < library.pieces().num_layers(); ++layer) {
-      for (const auto subblock : {train::Subblock::attention, train::Subblock::ffn}) {
+      for (const auto subblock : {pretrained::Subblock::attention, pretrained::Subblock::ffn}) {
         const SubblockTensors* own =
             library.trained({.layer = layer, .subblock = subblock, .variant = choice.of(layer, subblock)});
         if (own != nullptr) {
@@ -45,19 +45,19 @@ class ChildWeights : public state::TensorSource {
 };
 }  // namespace
 
-train::WrittenModel write_child(
+pretrained::WrittenModel write_child(
     const Library& library,
     const Choice& choice,
     const std::filesystem::path& teacher,
     const std::filesystem::path& output,
     const descriptor::ModelFamilies& families,
     ChildLayout layout) {
-  train::require_new_folder(output);
+  pretrained::require_new_folder(output);
   const prune::PrunedModel cut(teacher, pruning_of(library.space(), choice), families);
   const ChildWeights weights(cut, library, choice);
   Node config = parse_json_file(teacher / "config.json");
-  train::set_blocks(config, cut.args());
-  return train::write_model_folder(
+  pretrained::set_blocks(config, cut.args());
+  return pretrained::write_model_folder(
       {.model = teacher,
        .output = output,
        .subblocks = layout == ChildLayout::subblocks,

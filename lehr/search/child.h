@@ -3,18 +3,18 @@
 
 #include <filesystem>
 
+#include "lehr/pretrained/model_output.h"
 #include "lehr/search/library.h"
-#include "lehr/train/model_output.h"
 
 namespace lehr::search {
 
-/// The split of the weights into files: by size, or one per sub-block (train/subblocks.h).
+/// The split of the weights into files: by size, or one per sub-block (pretrained/subblocks.h).
 enum class ChildLayout { shards, subblocks };
 
 /// Writes the child: weights of the chosen variants, trained or cut from the teacher, and all other weights of the
 /// teacher, in the teacher's dtypes; config.json with block configs if layers differ; the tokenizer's files. The folder
 /// appears under its name only when everything is on disk. Throws the errors of train::write_model_folder.
-train::WrittenModel write_child(
+pretrained::WrittenModel write_child(
     const Library& library,
     const Choice& choice,
     const std::filesystem::path& teacher,

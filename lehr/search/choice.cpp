@@ -6,7 +6,7 @@
 namespace lehr::search {
 
 namespace {
-using train::Subblock;
+using pretrained::Subblock;
 
 constexpr Subblock kSubblocks[] = {Subblock::attention, Subblock::ffn};
 }  // namespace
@@ -34,7 +34,7 @@ std::vector<Place> alternatives(const SearchSpace& space) {
 }
 
 std::string describe(const SearchSpace& space, const Place& place) {
-  return fmt::format("layer {} {}: {}", place.layer, train::name_of(place.subblock), at(space, place).name);
+  return fmt::format("layer {} {}: {}", place.layer, pretrained::name_of(place.subblock), at(space, place).name);
 }
 
 size_t& Choice::of(const Place& place) {

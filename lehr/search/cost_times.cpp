@@ -11,7 +11,7 @@
 namespace lehr::search {
 
 namespace {
-using train::Subblock;
+using pretrained::Subblock;
 
 // Waits for the device that computes the tensor.
 void wait_for(const at::Tensor& tensor) {

@@ -6,7 +6,7 @@
 namespace lehr::search {
 
 namespace {
-using train::Subblock;
+using pretrained::Subblock;
 
 }  // namespace
 

@@ -11,7 +11,7 @@
 namespace lehr::search {
 
 namespace {
-using train::Subblock;
+using pretrained::Subblock;
 }  // namespace
 
 Library::Library(
@@ -134,7 +134,7 @@ SubblockTensors Library::as_stored(const Place& place, SubblockTensors tensors) 
 std::filesystem::path variant_file(const std::filesystem::path& folder, const SearchSpace& space, const Place& place) {
   std::string name = at(space, place).name;
   std::replace(name.begin(), name.end(), ' ', '_');
-  return folder / fmt::format("layer_{}_{}_{}.safetensors", place.layer, train::name_of(place.subblock), name);
+  return folder / fmt::format("layer_{}_{}_{}.safetensors", place.layer, pretrained::name_of(place.subblock), name);
 }
 
 void write_trained(const std::filesystem::path& folder, const Library& library, const std::vector<Place>& places) {

@@ -41,17 +41,17 @@ class Library {
   const SubblockTensors* trained(const Place& place) const;
 
   /// Returns copies of the parameters of one sub-block of a layer.
-  SubblockTensors tensors_of(const nn::Model& piece, int64_t layer, train::Subblock subblock) const;
+  SubblockTensors tensors_of(const nn::Model& piece, int64_t layer, pretrained::Subblock subblock) const;
   /// Returns the tensors of a variant in the dtypes of the teacher's files, as its folder will have them.
   SubblockTensors as_stored(const Place& place, SubblockTensors tensors) const;
   /// Returns whether a parameter of that layer, by its name in the whole model, belongs to the sub-block.
-  bool belongs(const std::string& name, int64_t layer, train::Subblock subblock) const;
+  bool belongs(const std::string& name, int64_t layer, pretrained::Subblock subblock) const;
 
   const DecoderPieces& pieces() const { return pieces_; }
   const SearchSpace& space() const { return space_; }
 
  private:
-  const prune::PrunedModel& cut(train::Subblock subblock, size_t variant) const;
+  const prune::PrunedModel& cut(pretrained::Subblock subblock, size_t variant) const;
   void fill(const nn::Model& piece, int64_t layer, size_t attention, size_t ffn) const;
 
   std::filesystem::path teacher_;
@@ -59,9 +59,9 @@ class Library {
   const DecoderPieces& pieces_;
   const SearchSpace& space_;
   // One child of the teacher per variant index, with that variant in every layer that has it; opened when needed.
-  mutable std::map<std::pair<train::Subblock, size_t>, std::unique_ptr<prune::PrunedModel>> cuts_;
+  mutable std::map<std::pair<pretrained::Subblock, size_t>, std::unique_ptr<prune::PrunedModel>> cuts_;
   mutable std::map<std::string, at::Tensor> linear_;  // tensors of variants that are linear layers, by parameter
-  std::map<std::pair<int64_t, train::Subblock>, std::map<size_t, SubblockTensors>> trained_;
+  std::map<std::pair<int64_t, pretrained::Subblock>, std::map<size_t, SubblockTensors>> trained_;
 };
 
 /// The file of a variant in a folder of variants.

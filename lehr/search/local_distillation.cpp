@@ -85,7 +85,7 @@ class BlockStudent {
       fail_runtime(
           "local distillation of layer {} {}: the loss is not finite; use a lower local_distillation.lr",
           place().layer,
-          train::name_of(place().subblock));
+          pretrained::name_of(place().subblock));
     }
     loss.backward();
     std::vector<at::Tensor> gradients;

@@ -8,14 +8,14 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
+#include "lehr/pretrained/subblocks.h"
 #include "lehr/search/child.h"
-#include "lehr/train/subblocks.h"
 
 namespace lehr::search {
 
 namespace {
 namespace fs = std::filesystem;
-using train::Subblock;
+using pretrained::Subblock;
 
 constexpr Subblock kSubblocks[] = {Subblock::attention, Subblock::ffn};
 constexpr double kMiB = 1024.0 * 1024.0;
@@ -111,7 +111,7 @@ class Writer {
     for (const Place& place : all_variants(space())) {
       const bool is_attention = place.subblock == Subblock::attention;
       Node one = costs_node(costs.of(place));
-      one.set("subblock_config", block_node(at(space(), place).block).at(train::name_of(place.subblock)));
+      one.set("subblock_config", block_node(at(space(), place).block).at(pretrained::name_of(place.subblock)));
       one.set("subblock_config_class", Node(std::string(is_attention ? "AttentionConfig" : "FFNConfig")));
       one.set("parent_layer_index", Node(place.layer));
       one.set("active_params", Node(costs.of(place).account.active_parameters));
@@ -132,7 +132,7 @@ class Writer {
   const SearchSpace& space() const { return library_.space(); }
 
   static std::string model_of(Subblock subblock, size_t variant) {
-    return variant == 0 ? "teacher" : fmt::format("{}_{}", train::name_of(subblock), variant);
+    return variant == 0 ? "teacher" : fmt::format("{}_{}", pretrained::name_of(subblock), variant);
   }
 
   static Node costs_node(const Cost& cost) {
@@ -152,8 +152,8 @@ class Writer {
     for (const Subblock subblock : kSubblocks) {
       const size_t variant = subblock == Subblock::attention ? attention : ffn;
       if (!variants.of(subblock).at(variant).is_no_op) {
-        const fs::path file =
-            fs::path(train::kSubblocksFolder) / fmt::format("block_{}_{}.safetensors", layer, train::name_of(subblock));
+        const fs::path file = fs::path(pretrained::kSubblocksFolder) /
+                              fmt::format("block_{}_{}.safetensors", layer, pretrained::name_of(subblock));
         paths.push_back(Node((folder_ / "ckpts" / model_of(subblock, variant) / file).string()));
       }
     }
@@ -180,7 +180,7 @@ void write_puzzletron_files(
     const fs::path& teacher,
     const fs::path& folder,
     const descriptor::ModelFamilies& families) {
-  train::require_new_folder(folder);
+  pretrained::require_new_folder(folder);
   const fs::path unfinished = folder.string() + ".unfinished";
   fs::remove_all(unfinished);
   const Writer writer(library, folder);

@@ -15,7 +15,7 @@
 namespace lehr::search {
 
 namespace {
-constexpr train::Subblock kSubblocks[] = {train::Subblock::attention, train::Subblock::ffn};
+constexpr pretrained::Subblock kSubblocks[] = {pretrained::Subblock::attention, pretrained::Subblock::ffn};
 
 std::string percent(double part, double whole) {
   return fmt::format("{:.1f} %", 100 * part / whole);
@@ -103,10 +103,10 @@ std::string pareto(const Search& search) {
 std::string score_map(const Search& search) {
   std::map<std::string, size_t> rows;
   metric::HeatMap map{.title = "Scores: difference from the teacher if this sub-block alone is replaced"};
-  for (const train::Subblock subblock : kSubblocks) {
+  for (const pretrained::Subblock subblock : kSubblocks) {
     for (const LayerSpace& layer : search.space()) {
       for (size_t i = 1; i < layer.of(subblock).size(); ++i) {
-        const std::string name = train::name_of(subblock) + ", " + layer.of(subblock)[i].name;
+        const std::string name = pretrained::name_of(subblock) + ", " + layer.of(subblock)[i].name;
         if (rows.emplace(name, map.row_names.size()).second) {
           map.row_names.push_back(name);
         }
@@ -122,7 +122,7 @@ std::string score_map(const Search& search) {
   map.values.assign(map.rows * map.columns, std::numeric_limits<double>::quiet_NaN());
   const double own = objective_of(search.results().scores.of_base, search.config().score.objective);
   for (const auto& [place, sums] : search.results().scores.of) {
-    const std::string name = train::name_of(place.subblock) + ", " + at(search.space(), place).name;
+    const std::string name = pretrained::name_of(place.subblock) + ", " + at(search.space(), place).name;
     map.values[rows.at(name) * map.columns + static_cast<size_t>(place.layer)] =
         objective_of(sums, search.config().score.objective) - own;
   }
@@ -310,7 +310,7 @@ Node variants_node(const Search& search) {
   for (const auto& [place, sums] : search.results().scores.of) {
     Node node = Node::make_table();
     node.set("layer", Node(place.layer));
-    node.set("subblock", Node(train::name_of(place.subblock)));
+    node.set("subblock", Node(pretrained::name_of(place.subblock)));
     node.set("variant", Node(at(search.space(), place).name));
     node.set("scores", to_node(sums));
     node.set("costs", to_node(search.costs().of(place)));

@@ -11,7 +11,7 @@
 #include "lehr/base/crc32c.h"
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
-#include "lehr/train/model_folder.h"
+#include "lehr/pretrained/model_folder.h"
 #include "lehr/train/ranks.h"
 #include "lehr/train/task.h"
 
@@ -77,8 +77,8 @@ std::string key_of(const Library& library, const Place& place) {
 std::vector<Piece> layers_of(const Library& library, const Choice& choice) {
   std::vector<Piece> layers;
   for (int64_t layer = 0; layer < library.pieces().num_layers(); ++layer) {
-    layers.push_back(
-        library.layer(layer, choice.of(layer, train::Subblock::attention), choice.of(layer, train::Subblock::ffn)));
+    layers.push_back(library.layer(
+        layer, choice.of(layer, pretrained::Subblock::attention), choice.of(layer, pretrained::Subblock::ffn)));
   }
   return layers;
 }
@@ -217,7 +217,7 @@ class BatchScorer {
 std::string key_of(const Library& library, const Choice& choice) {
   std::string key;
   for (int64_t layer = 0; layer < library.pieces().num_layers(); ++layer) {
-    for (const auto subblock : {train::Subblock::attention, train::Subblock::ffn}) {
+    for (const auto subblock : {pretrained::Subblock::attention, pretrained::Subblock::ffn}) {
       if (const size_t variant = choice.of(layer, subblock); variant != 0) {
         key += key_of(library, Place{.layer = layer, .subblock = subblock, .variant = variant}) + "; ";
       }
@@ -230,7 +230,9 @@ std::string key_of(const Library& library, const Choice& choice) {
 Piece layer_with(const Library& library, Choice choice, const Place& place) {
   choice.of(place) = place.variant;
   return library.layer(
-      place.layer, choice.of(place.layer, train::Subblock::attention), choice.of(place.layer, train::Subblock::ffn));
+      place.layer,
+      choice.of(place.layer, pretrained::Subblock::attention),
+      choice.of(place.layer, pretrained::Subblock::ffn));
 }
 }  // namespace
 
@@ -341,7 +343,7 @@ DivergenceSums measure_folder(
     const std::filesystem::path& folder,
     const descriptor::ModelFamilies& families) {
   const auto model =
-      train::ModelFolder::open(folder, families).load(library.pieces().device(), library.pieces().dtype());
+      pretrained::ModelFolder::open(folder, families).load(library.pieces().device(), library.pieces().dtype());
   return compare(library, data, [&](const nn::ModelInputs& inputs, const Piece&, const Piece&) {
     return Prediction{*model, model->forward(inputs).hidden_states};
   });

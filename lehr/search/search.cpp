@@ -12,8 +12,8 @@
 #include "lehr/base/json.h"
 #include "lehr/base/log.h"
 #include "lehr/metric/throughput.h"
+#include "lehr/pretrained/weights.h"
 #include "lehr/state/weights.h"
-#include "lehr/train/weights.h"
 
 namespace lehr::search {
 
@@ -116,7 +116,7 @@ Search::Search(SearchConfig config, SearchEnvironment environment)
       pieces_(environment_.teacher, environment_.families, environment_.device, environment_.dtype),
       teacher_identity_(fmt::format(
           "{} {:08x} {} {}",
-          train::weights_fingerprint(state::WeightReader(environment_.teacher)),
+          pretrained::weights_fingerprint(state::WeightReader(environment_.teacher)),
           checksum_of(read_file(environment_.teacher / "config.json")),
           at::toString(environment_.dtype),
           c10::DeviceTypeName(environment_.device.type(), /*lower_case=*/true))) {  // ranks differ in its index

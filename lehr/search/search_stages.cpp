@@ -7,13 +7,13 @@
 #include "lehr/base/json.h"
 #include "lehr/base/log.h"
 #include "lehr/base/value_of.h"
+#include "lehr/pretrained/model_folder.h"
 #include "lehr/prune/score_model.h"
 #include "lehr/search/baselines.h"
 #include "lehr/search/child.h"
 #include "lehr/search/puzzletron_files.h"
 #include "lehr/search/report.h"
 #include "lehr/search/search.h"
-#include "lehr/train/model_folder.h"
 
 namespace lehr::search {
 
@@ -92,7 +92,7 @@ void Search::sort() {
     scores = kinds.empty() ? scores : prune::read_scores(path("importance"));
   } else if (!kinds.empty()) {
     set_not_done(Stage::sort);
-    const auto model = train::ModelFolder::open(environment_.teacher, environment_.families)
+    const auto model = pretrained::ModelFolder::open(environment_.teacher, environment_.families)
                            .load(environment_.device, environment_.dtype);
     const auto rows = train::RowShare::all(std::min(environment_.rows_per_batch, config_.score.importance_rows));
     scores = prune::score_model(

@@ -8,7 +8,7 @@
 namespace lehr::search {
 
 namespace {
-using train::Subblock;
+using pretrained::Subblock;
 
 constexpr Subblock kSubblocks[] = {Subblock::attention, Subblock::ffn};
 
@@ -52,7 +52,7 @@ SolverProblem problem_of(
   }
   for (size_t layer = 0; layer < space.size(); ++layer) {
     for (const Subblock subblock : kSubblocks) {
-      SolverGroup group{.name = fmt::format("layer {} {}", layer, train::name_of(subblock))};
+      SolverGroup group{.name = fmt::format("layer {} {}", layer, pretrained::name_of(subblock))};
       const auto& variants = space[layer].of(subblock);
       for (size_t variant = 0; variant < variants.size(); ++variant) {
         const Place place{.layer = static_cast<int64_t>(layer), .subblock = subblock, .variant = variant};

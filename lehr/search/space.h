@@ -8,9 +8,9 @@
 
 #include "lehr/base/fields.h"
 #include "lehr/descriptor/block_config.h"
+#include "lehr/pretrained/replacements.h"
 #include "lehr/prune/pruning.h"
 #include "lehr/prune/scores.h"
-#include "lehr/train/replacements.h"
 
 namespace lehr::search {
 
@@ -46,8 +46,8 @@ struct LayerSpace {
   std::vector<Variant> attention;
   std::vector<Variant> ffn;
 
-  const std::vector<Variant>& of(train::Subblock subblock) const {
-    return subblock == train::Subblock::attention ? attention : ffn;
+  const std::vector<Variant>& of(pretrained::Subblock subblock) const {
+    return subblock == pretrained::Subblock::attention ? attention : ffn;
   }
 };
 
@@ -56,7 +56,7 @@ using SearchSpace = std::vector<LayerSpace>;
 /// One variant in a space.
 struct Place {
   int64_t layer = 0;
-  train::Subblock subblock = train::Subblock::attention;
+  pretrained::Subblock subblock = pretrained::Subblock::attention;
   size_t variant = 0;
   bool operator==(const Place&) const = default;
 };
@@ -77,7 +77,7 @@ struct Choice {
   std::vector<size_t> ffn;
 
   size_t& of(const Place& place);
-  size_t of(int64_t layer, train::Subblock subblock) const;
+  size_t of(int64_t layer, pretrained::Subblock subblock) const;
   bool operator==(const Choice&) const = default;
 };
 

@@ -50,14 +50,14 @@ void check_segments(const std::string& path, const Sizes& teacher, const Sizes& 
 }
 }  // namespace
 
-std::optional<ModelFolder> open_teacher(
+std::optional<pretrained::ModelFolder> open_teacher(
     const TrainConfig& config, const descriptor::ModelFamilies& families, const descriptor::ModelArgs& student) {
   if (!config.distillation.teacher) {
     return std::nullopt;
   }
   const std::string& path = *config.distillation.teacher;
   require(std::filesystem::is_directory(path), "{}: {} is not a folder; set it to the folder of a model", kKey, path);
-  ModelFolder teacher = ModelFolder::open(path, families);
+  pretrained::ModelFolder teacher = pretrained::ModelFolder::open(path, families);
   const descriptor::ModelArgs& args = *teacher.args;
   require(
       args.head() == descriptor::Head::causal_lm,
@@ -119,7 +119,7 @@ int64_t teacher_bytes(
 }
 
 std::string describe_teacher(
-    const TrainConfig& config, const ModelFolder& teacher, const mesh::DistributedContext* context) {
+    const TrainConfig& config, const pretrained::ModelFolder& teacher, const mesh::DistributedContext* context) {
   return fmt::format(
       "{} ({}): {} parameters, {} in a step",
       teacher.path.string(),

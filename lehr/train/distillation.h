@@ -6,8 +6,8 @@
 #include <string>
 
 #include "lehr/mesh/distributed_context.h"
+#include "lehr/pretrained/model_folder.h"
 #include "lehr/train/config.h"
-#include "lehr/train/model_folder.h"
 #include "lehr/train/task.h"
 
 namespace lehr::shard {
@@ -18,7 +18,7 @@ namespace lehr::train {
 
 /// Opens the teacher of [distillation] for a student of this shape, without reading weights; nullopt if there is none.
 /// Throws usage errors that name the key for a folder without a model, and for a teacher that cannot teach the student.
-std::optional<ModelFolder> open_teacher(
+std::optional<pretrained::ModelFolder> open_teacher(
     const TrainConfig& config, const descriptor::ModelFamilies& families, const descriptor::ModelArgs& student);
 
 /// Returns the bytes that the teacher adds to each rank of a run: its weights, or its shards and what is unsharded at a
@@ -28,7 +28,7 @@ int64_t teacher_bytes(
 
 /// Returns "DIR (llama): 1.2 M parameters, 2.5 MiB in a step", for the report at the start.
 std::string describe_teacher(
-    const TrainConfig& config, const ModelFolder& teacher, const mesh::DistributedContext* context);
+    const TrainConfig& config, const pretrained::ModelFolder& teacher, const mesh::DistributedContext* context);
 
 /// A task of causal language models with the loss of [distillation] instead of its own. It runs the teacher on the
 /// inputs of each batch, without gradients. Reports the means 'kl', 'ce' (cross-entropy with the labels), 'agreement'

@@ -33,8 +33,8 @@ state::WeightReader open_weights(const fs::path& folder) {
   }
 }
 
-LoadRules rules_of(const TrainConfig& config, const descriptor::ModelArgs& args) {
-  LoadRules rules{
+pretrained::LoadRules rules_of(const TrainConfig& config, const descriptor::ModelArgs& args) {
+  pretrained::LoadRules rules{
       .may_lack = {}, .exclude = config.checkpoint.excluded_weights(), .strict = config.checkpoint.initial_load_strict};
   if (args.head() == descriptor::Head::classification) {
     rules.may_lack.insert("score.weight");  // a classifier may start from a language model
@@ -44,7 +44,7 @@ LoadRules rules_of(const TrainConfig& config, const descriptor::ModelArgs& args)
 
 // Prefixes errors about the user's patterns with their key.
 template <class Body>
-auto named(const LoadRules& rules, const Body& body) {
+auto named(const pretrained::LoadRules& rules, const Body& body) {
   try {
     return body();
   } catch (const Error& error) {
@@ -110,8 +110,11 @@ RunState InitialLoad::joined(const ConfiguredRun& now) const {
 }
 
 RunState InitialLoad::check(const nn::Model& model, const ConfiguredRun& now) const {
-  const state::StateMap map = checkpoint_map(args_, reader_);
-  named(rules_, [&] { check_checkpoint(map, parameter_specs(model), reader_, with_state(rules_, model, map)); });
+  const state::StateMap map = pretrained::checkpoint_map(args_, reader_);
+  named(rules_, [&] {
+    pretrained::check_checkpoint(
+        map, pretrained::parameter_specs(model), reader_, pretrained::with_state(rules_, model, map));
+  });
   if (!then_) {
     return now.start;  // only weights are loaded
   }
@@ -144,8 +147,8 @@ std::vector<std::string> InitialLoad::changes(const RunState& state, const Confi
 void InitialLoad::load(
     nn::Model& model, optim::Optimizer& optimizer, mesh::DistributedContext* mesh, Logger& log) const {
   const auto seed = static_cast<uint64_t>(config_.debug.seed);
-  const StartedWeights weights =
-      named(rules_, [&] { return load_or_start_weights(model, args_, reader_, rules_, seed); });
+  const pretrained::StartedWeights weights =
+      named(rules_, [&] { return pretrained::load_or_start_weights(model, args_, reader_, rules_, seed); });
   tell(log, folder_, "missing, initialized as in a new run", weights.difference.lacked);
   tell(log, folder_, "skipped by checkpoint.exclude_from_loading", weights.difference.excluded);
   tell(log, folder_, "unexpected, skipped", weights.difference.unexpected);

@@ -10,10 +10,10 @@
 #include "lehr/descriptor/model_args.h"
 #include "lehr/nn/model.h"
 #include "lehr/optim/optimizer.h"
+#include "lehr/pretrained/weights.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/config.h"
 #include "lehr/train/run_changes.h"
-#include "lehr/train/weights.h"
 
 namespace lehr {
 class Logger;
@@ -51,7 +51,7 @@ class InitialLoad {
   const descriptor::ModelArgs& args_;
   std::filesystem::path folder_;
   state::WeightReader reader_;
-  LoadRules rules_;
+  pretrained::LoadRules rules_;
   std::optional<RunState> then_;  // state of the other run, if it is taken over
 };
 

@@ -16,8 +16,8 @@ namespace lehr::train {
 namespace {
 // Pipeline rank i has stage i.
 std::shared_ptr<nn::Model> stage_of_rank(
-    const ModelFolder& folder,
-    const ModelFolder::Built& built,
+    const pretrained::ModelFolder& folder,
+    const pretrained::ModelFolder::Built& built,
     const TrainSpec& spec,
     const TrainConfig& config,
     const mesh::Group& pp) {
@@ -33,7 +33,11 @@ std::shared_ptr<nn::Model> stage_of_rank(
 }  // namespace
 
 ModelOnRanks::ModelOnRanks(
-    const ModelFolder& folder, const TrainSpecs& specs, TrainConfig config, const Ranks& ranks, at::Device device)
+    const pretrained::ModelFolder& folder,
+    const TrainSpecs& specs,
+    TrainConfig config,
+    const Ranks& ranks,
+    at::Device device)
     : folder_(folder), config_(std::move(config)), device_(device), built_(folder.build()) {
   // Adapters are those of the folder, and nothing is trained.
   config_.peft = {};
@@ -75,7 +79,11 @@ std::shared_ptr<nn::Model> ModelOnRanks::load() {
 }
 
 std::shared_ptr<nn::Model> load_on_ranks(
-    const ModelFolder& folder, const TrainSpecs& specs, TrainConfig config, const Ranks& ranks, at::Device device) {
+    const pretrained::ModelFolder& folder,
+    const TrainSpecs& specs,
+    TrainConfig config,
+    const Ranks& ranks,
+    at::Device device) {
   if (ranks.context() == nullptr) {
     return folder.load(device, compute_type(config.training));
   }
@@ -109,7 +117,10 @@ Precision precision_of(at::ScalarType dtype) {
 }  // namespace
 
 TrainConfig config_for_whole_sequences(
-    const ModelFolder& folder, const ParallelismConfig& parallelism, at::ScalarType dtype, const Ranks& ranks) {
+    const pretrained::ModelFolder& folder,
+    const ParallelismConfig& parallelism,
+    at::ScalarType dtype,
+    const Ranks& ranks) {
   check_whole_sequences(*folder.args, ranks);
   TrainConfig config;
   config.parallelism = parallelism;
@@ -119,7 +130,7 @@ TrainConfig config_for_whole_sequences(
 }
 
 std::shared_ptr<nn::Model> load_for_whole_sequences(
-    const ModelFolder& folder,
+    const pretrained::ModelFolder& folder,
     const TrainSpecs& specs,
     const ParallelismConfig& parallelism,
     at::ScalarType dtype,

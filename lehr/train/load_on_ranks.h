@@ -4,8 +4,8 @@
 #include <memory>
 #include <optional>
 
+#include "lehr/pretrained/model_folder.h"
 #include "lehr/shard/fully_shard.h"
-#include "lehr/train/model_folder.h"
 #include "lehr/train/ranks.h"
 #include "lehr/train/train_spec.h"
 
@@ -18,7 +18,11 @@ class ModelOnRanks {
   /// All ranks must call; `folder` must outlive load(), and `ranks`, which are several, the model. Throws usage errors
   /// that name the key.
   ModelOnRanks(
-      const ModelFolder& folder, const TrainSpecs& specs, TrainConfig config, const Ranks& ranks, at::Device device);
+      const pretrained::ModelFolder& folder,
+      const TrainSpecs& specs,
+      TrainConfig config,
+      const Ranks& ranks,
+      at::Device device);
 
   /// Allocates this rank's shards and reads them. Call it once.
   std::shared_ptr<nn::Model> load();
@@ -26,10 +30,10 @@ class ModelOnRanks {
   shard::FullySharded& sharded() { return *sharded_; }
 
  private:
-  const ModelFolder& folder_;
+  const pretrained::ModelFolder& folder_;
   TrainConfig config_;
   at::Device device_;
-  ModelFolder::Built built_;
+  pretrained::ModelFolder::Built built_;
   std::shared_ptr<nn::Model> model_;
   std::optional<shard::FullySharded> sharded_;
 };
@@ -39,17 +43,24 @@ class ModelOnRanks {
 /// parallelism each rank has one stage. All ranks must call; `ranks` must outlive the model. Throws usage errors that
 /// name the key before memory is allocated.
 std::shared_ptr<nn::Model> load_on_ranks(
-    const ModelFolder& folder, const TrainSpecs& specs, TrainConfig config, const Ranks& ranks, at::Device device);
+    const pretrained::ModelFolder& folder,
+    const TrainSpecs& specs,
+    TrainConfig config,
+    const Ranks& ranks,
+    at::Device device);
 
 /// Returns the config with which several ranks work on the same whole sequences of any length, which they pad
 /// (generate.h, verify.h), in float32, float64 or bfloat16. Throws a usage error for ranks that would have parts of
 /// sequences, and for replicas.
 TrainConfig config_for_whole_sequences(
-    const ModelFolder& folder, const ParallelismConfig& parallelism, at::ScalarType dtype, const Ranks& ranks);
+    const pretrained::ModelFolder& folder,
+    const ParallelismConfig& parallelism,
+    at::ScalarType dtype,
+    const Ranks& ranks);
 
 /// Loads the model for such work. Throws a usage error as config_for_whole_sequences and load_on_ranks do.
 std::shared_ptr<nn::Model> load_for_whole_sequences(
-    const ModelFolder& folder,
+    const pretrained::ModelFolder& folder,
     const TrainSpecs& specs,
     const ParallelismConfig& parallelism,
     at::ScalarType dtype,

@@ -11,10 +11,10 @@
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
 #include "lehr/mesh/distributed_context.h"
+#include "lehr/pretrained/weights.h"
 #include "lehr/shard/ownership.h"
 #include "lehr/state/map_stream.h"
 #include "lehr/state/weights.h"
-#include "lehr/train/weights.h"
 
 namespace lehr::train {
 
@@ -92,7 +92,7 @@ RankShare share_of_parameters(
       held.emplace(name, state::HeldPart{.box = parameter->box(), .tensor = parameter->value().detach()});
     }
   }
-  const state::BoundMap bound(map.inverse().from(names), parameter_specs(model));
+  const state::BoundMap bound(map.inverse().from(names), pretrained::parameter_specs(model));
   RankShare share;
   for (const state::StateGroup& group : bound.map().groups()) {
     for (const std::string& name : group.outputs) {

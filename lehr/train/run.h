@@ -77,7 +77,7 @@ struct Run {
   std::unique_ptr<data::Tokenizer> tokenizer;
   std::unique_ptr<descriptor::ModelArgs> args;
   std::unique_ptr<TrainTask> task;
-  std::optional<ModelFolder> teacher;              ///< Of [distillation]; nullopt without one.
+  std::optional<pretrained::ModelFolder> teacher;  ///< Of [distillation]; nullopt without one.
   std::unique_ptr<ModelOnRanks> teacher_on_ranks;  ///< With several ranks: its shards.
   std::unique_ptr<DistillationTask> distillation;  ///< The task of training with a teacher; validations use `task`.
   RunData data;

@@ -12,6 +12,7 @@
 #include "lehr/base/value_of.h"
 #include "lehr/data/tokenizer_file.h"
 #include "lehr/peft/adapter_folder.h"
+#include "lehr/pretrained/weights.h"
 #include "lehr/state/async_checkpointer.h"
 #include "lehr/state/checkpoint.h"
 #include "lehr/state/weights.h"
@@ -22,7 +23,6 @@
 #include "lehr/train/rank_share.h"
 #include "lehr/train/run_changes.h"
 #include "lehr/train/store_coordinator.h"
-#include "lehr/train/weights.h"
 
 namespace lehr::train {
 
@@ -161,7 +161,7 @@ void RunCheckpoints::load(const std::filesystem::path& folder) {
   const auto entries = all_of("optimizer", share_of_optimizer(optimizer_, model_, mesh_).all);
   coordinator_->all_succeed("load", [&] {
     const std::string stem = config_.peft.has_adapters() ? peft::kAdapterStem : "model";
-    load_weights(model_, map_, state::WeightReader(folder, stem, state::Reading::once));
+    pretrained::load_weights(model_, map_, state::WeightReader(folder, stem, state::Reading::once));
     load_optimizer(optimizer_, model_, entries, state::WeightReader(folder, "optimizer", state::Reading::once));
   });
 }

@@ -7,10 +7,10 @@
 #include "lehr/base/value_of.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/inject.h"
+#include "lehr/pretrained/weights.h"
 #include "lehr/state/checkpoint.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/run_changes.h"
-#include "lehr/train/weights.h"
 
 namespace lehr::train {
 
@@ -42,7 +42,7 @@ void start_adapters(Run& run) {
   const nn::Model& named = run.named_model();
   const auto base_names = peft::stored_names(*run.args);
   peft::require_same_scaling(peft::read_adapter_config(folder), named, base_names);
-  load_weights(
+  pretrained::load_weights(
       *run.model,
       peft::to_map(peft::adapter_stored_names(named, base_names, peft::tuned_tensors(named, base_names))),
       state::WeightReader(folder, peft::kAdapterStem));
@@ -116,7 +116,7 @@ RunStart find_start(Run& run) {
     state = start.initial_load->check(*run.model, now);
   }
   if (run.config.peft.has_adapters()) {
-    run.state.base_fingerprint = state.base_fingerprint = weights_fingerprint(
+    run.state.base_fingerprint = state.base_fingerprint = pretrained::weights_fingerprint(
         state::WeightReader(value_of(run.config.checkpoint.initial_load_path, "checkpoint.initial_load_path")));
   }
   if (start.checkpoint) {

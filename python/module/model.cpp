@@ -9,10 +9,10 @@
 #include "lehr/app/models.h"
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
+#include "lehr/pretrained/model_folder.h"
 #include "lehr/state/dtype.h"
 #include "lehr/train/device.h"
 #include "lehr/train/generate.h"
-#include "lehr/train/model_folder.h"
 
 namespace lehr::python {
 
@@ -87,12 +87,13 @@ std::string Tokenizer::decode(const std::vector<int64_t>& ids, bool skip_special
 }
 
 c10::intrusive_ptr<Model> Model::load(const std::string& folder, const std::string& device, at::ScalarType dtype) {
-  const auto opened = std::make_shared<train::ModelFolder>(train::ModelFolder::open(folder, app::models().families()));
+  const auto opened =
+      std::make_shared<pretrained::ModelFolder>(pretrained::ModelFolder::open(folder, app::models().families()));
   Parts parts{
       .model = opened->load(train::choose_device(device), dtype),
       .args = {opened, opened->args.get()},
       .has_adapters = opened->has_adapters(),
-      .files = {.output = {}, .dtype = dtype, .copies = train::files_beside(*opened)}};
+      .files = {.output = {}, .dtype = dtype, .copies = pretrained::files_beside(*opened)}};
   return c10::make_intrusive<Model>(std::move(parts));
 }
 
@@ -177,10 +178,10 @@ void Model::save(const std::string& folder, at::ScalarType dtype) const {
   require(
       !parts_.has_adapters,
       "save: the model has adapters, which a model folder does not hold; merge them first: lehr merge --adapter ...");
-  train::SaveOptions options = parts_.files;
+  pretrained::SaveOptions options = parts_.files;
   options.output = folder;
   options.dtype = dtype;
-  train::save_model(*parts_.model, *parts_.args, options);
+  pretrained::save_model(*parts_.model, *parts_.args, options);
 }
 
 std::string Model::config() const {

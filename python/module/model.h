@@ -9,7 +9,7 @@
 #include "lehr/data/tokenizer.h"
 #include "lehr/descriptor/model_args.h"
 #include "lehr/nn/model.h"
-#include "lehr/train/save_model.h"
+#include "lehr/pretrained/save_model.h"
 #include "python/module/callback.h"
 
 namespace lehr::python {
@@ -35,7 +35,7 @@ class Model : public torch::CustomClassHolder {
     std::shared_ptr<nn::Model> model;
     std::shared_ptr<const descriptor::ModelArgs> args;
     bool has_adapters = false;
-    train::SaveOptions files = {};  ///< The files to write beside the weights; the rest is set by save().
+    pretrained::SaveOptions files = {};  ///< The files to write beside the weights; the rest is set by save().
   };
   explicit Model(Parts parts) : parts_(std::move(parts)) {}
   /// Loads a model folder or a folder of adapters; sets eval mode.

@@ -1,11 +1,11 @@
 // The results of lehr.inspect and lehr.verify, as JSON.
 #include "lehr/app/models.h"
 #include "lehr/base/json.h"
+#include "lehr/pretrained/model_folder.h"
 #include "lehr/state/dtype.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/device.h"
-#include "lehr/train/model_folder.h"
-#include "lehr/train/verify.h"
+#include "lehr/verify/verify.h"
 #include "python/module/model.h"
 
 namespace lehr::python {
@@ -36,7 +36,7 @@ Node tensors_in(const state::WeightReader& reader) {
 
 std::string inspect(const std::string& folder) {
   const auto specs = app::models();
-  const auto opened = train::ModelFolder::open(folder, specs.families());
+  const auto opened = pretrained::ModelFolder::open(folder, specs.families());
   const auto counts = opened.args->get_nparams_and_flops(4096);
   Node report = Node::make_table();
   report.set("model_type", Node(opened.args->model_type()));
@@ -51,13 +51,13 @@ std::string inspect(const std::string& folder) {
 std::string verify(
     const std::string& folder, const std::string& reference, const std::string& device, at::ScalarType dtype) {
   const auto specs = app::models();
-  train::VerifyOptions options{.model = folder, .dtype = dtype, .device = train::choose_device(device)};
+  verify::VerifyOptions options{.model = folder, .dtype = dtype, .device = train::choose_device(device)};
   if (!reference.empty()) {
     options.reference = reference;
   }
-  const train::VerifyReport result = train::verify(options, specs.families());
+  const verify::VerifyReport result = verify::verify_folder(options, specs.families());
   Node rows = Node::make_list();
-  for (const train::VerifyRow& row : result.rows) {
+  for (const verify::VerifyRow& row : result.rows) {
     Node one = Node::make_table();
     one.set("name", Node(row.name));
     one.set("max_abs", Node(row.max_abs));

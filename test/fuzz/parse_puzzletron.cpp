@@ -1,7 +1,7 @@
 // Files of puzzletron: block configs, and replacements or solutions.
 #include "lehr/base/json.h"
 #include "lehr/descriptor/block_config.h"
-#include "lehr/train/replacements.h"
+#include "lehr/pretrained/replacements.h"
 #include "test/fuzz/harness.h"
 #include "test/fuzz/json_mutator.h"
 
@@ -24,8 +24,8 @@ void lehr::fuzz::read_input(std::string_view input) {
     }
   });
   const auto path = as_file("solutions.json", input);
-  accepts([&] { train::read_replacements(path.string()); });
-  accepts([&] { train::read_replacements(path.string() + "#0"); });
+  accepts([&] { pretrained::read_replacements(path.string()); });
+  accepts([&] { pretrained::read_replacements(path.string() + "#0"); });
 }
 
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {

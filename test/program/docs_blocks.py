@@ -24,7 +24,7 @@ OTHERS = {"gdb", "git", "pip", "tar", "python3", "setarch", "ctest"}
 # Blocks in C++ or CMake that name no file, by page and first line.
 NOT_COMPILED = {
     ("docs/adding_a_command.md", "struct Options {"): "fields of an imagined command; docs/adding_a_command.md names a real one",
-    ("docs/adding_a_schedule.md", "struct InverseSquareRoot {"): "a reader's own schedule; test/train/replacements_test.cpp has one",
+    ("docs/adding_a_schedule.md", "struct InverseSquareRoot {"): "a reader's own schedule; test/pretrained/replacements_test.cpp has one",
     ("docs/adding_an_optimizer.md", "std::unique_ptr<optim::Optimizer> build_mine("): "a reader's own optimizer; as above",
     ("docs/launching.md", "const auto transport = mesh::connect_ranks({.timeout = std::chrono::minutes(10)});  "
      "// one rank without a launcher"): "an outline of a program of one's own; example/02_train_from_code.cpp is compiled",

@@ -37,7 +37,7 @@ class LinearSubblocks : public testing::ModelsInFolders, public ::testing::WithP
   }
   at::Tensor logits(const std::string& name, const at::Tensor& ids) const {
     const at::NoGradGuard no_grad;
-    const auto model = train::ModelFolder::open(at(name), families()).load(at::kCPU, at::kDouble);
+    const auto model = pretrained::ModelFolder::open(at(name), families()).load(at::kCPU, at::kDouble);
     return model->logits(model->forward({.input_ids = ids}).hidden_states);
   }
 };
@@ -107,7 +107,7 @@ class LinearFeedForward : public testing::ModelsInFolders {
   }
   Weights parent() const {
     Weights weights;
-    const auto model = train::ModelFolder::open(at("parent"), families()).load(at::kCPU, at::kDouble);
+    const auto model = pretrained::ModelFolder::open(at("parent"), families()).load(at::kCPU, at::kDouble);
     for (const auto& [name, parameter] : nn::named_parameters(*model)) {
       weights[name] = parameter->value().detach();
     }
@@ -148,7 +148,7 @@ TEST_F(LinearFeedForward, IsInTheRecordOfTheChild) {
   EXPECT_EQ(blocks[0].attention, before[0].attention);
   EXPECT_TRUE(blocks[1].attention_is_linear());
   EXPECT_EQ(std::get<descriptor::MoESubblock>(blocks[2].ffn).num_experts_per_tok, 1);
-  const auto model = train::ModelFolder::open(at("child"), families()).load(at::kCPU, at::kDouble);
+  const auto model = pretrained::ModelFolder::open(at("child"), families()).load(at::kCPU, at::kDouble);
   EXPECT_TRUE(model->forward({.input_ids = at::arange(6).view({1, 6})}).hidden_states.isfinite().all().item<bool>());
 }
 

@@ -6,8 +6,8 @@
 #include <mutex>
 
 #include "lehr/base/json.h"
+#include "lehr/pretrained/convert.h"
 #include "lehr/prune/pruned_model.h"
-#include "lehr/train/convert.h"
 #include "test/prune/support.h"
 #include "test/train/sharded_support.h"
 
@@ -16,6 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using model::test::kMixtures;
+using pretrained::convert_checkpoint;
 using ::testing::AllOf;
 using testing::blocks_of;
 using testing::error_of;
@@ -23,7 +24,6 @@ using testing::families;
 using testing::Folder;
 using ::testing::HasSubstr;
 using testing::prune_to;
-using train::convert_checkpoint;
 
 class OfEqualSize : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(
@@ -86,7 +86,7 @@ TEST_F(PrunedFolders, AreTheSameForEveryLayoutOfTheParent) {
   EXPECT_EQ(blocks[3], (descriptor::BlockConfig{descriptor::NoOpSubblock{}, descriptor::NoOpSubblock{}}));
   EXPECT_EQ(blocks[4], (descriptor::BlockConfig{descriptor::AttentionSubblock{2}, descriptor::NoOpSubblock{}}));
 
-  const std::vector<std::pair<std::string, train::ConvertOptions>> others{
+  const std::vector<std::pair<std::string, pretrained::ConvertOptions>> others{
       {"sharded", {.max_shard_bytes = 5000}},
       {"subblocks", {.subblocks = true}},
       {"fused", {.layout = descriptor::ExpertLayout::fused}}};
@@ -152,9 +152,9 @@ TEST_F(PrunedFolders, HaveAnOrdinaryConfigIfAllLayersAreAlike) {
   EXPECT_EQ(parse_json_file(at("alike/config.json")).at("intermediate_size").as_int(), 6);
   EXPECT_TRUE(testing::logits_of(at("alike")).isfinite().all().item<bool>());
   // The same with replaced sub-blocks of another model.
-  std::vector<train::Replacement> replacements;
+  std::vector<pretrained::Replacement> replacements;
   for (const int64_t layer : {0, 1}) {
-    replacements.push_back({layer, train::Subblock::ffn, train::SubblockOrigin{at("alike"), layer}});
+    replacements.push_back({layer, pretrained::Subblock::ffn, pretrained::SubblockOrigin{at("alike"), layer}});
   }
   convert_checkpoint({.model = at("parent"), .output = at("replaced"), .replacements = replacements}, families());
   EXPECT_EQ(parse_json_file(at("replaced/config.json")).find("block_configs"), nullptr);
@@ -217,7 +217,7 @@ TEST_F(PrunedFolders, AreTheSameOnRanksAndStages) {
       .ffn_width = 16, .kv_heads = 2, .experts = 4, .expert_width = 4, .by = By::random, .seed = 1};
   const Pruning pruning = prune_to(at("parent"), at("child"), options);
   std::map<std::string, at::Tensor> whole;
-  const auto child = train::ModelFolder::open(at("child"), families()).load(at::kCPU, at::kFloat);
+  const auto child = pretrained::ModelFolder::open(at("child"), families()).load(at::kCPU, at::kFloat);
   for (const auto& [name, parameter] : nn::named_parameters(*child)) {
     whole[name] = parameter->value();
   }

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "lehr/pretrained/model_folder.h"
 #include "lehr/prune/choose.h"
 #include "lehr/prune/prune.h"
-#include "lehr/train/model_folder.h"
 #include "test/train/written_model.h"
 
 namespace lehr::prune::testing {
@@ -39,7 +39,7 @@ inline Weights weights_of(const nn::Module& model) {
 /// The logits of a folder's model in float64, after `change` of its weights.
 inline at::Tensor logits_of(const fs::path& folder, const std::function<void(Weights&)>& change = {}) {
   const at::NoGradGuard no_grad;
-  const auto model = train::ModelFolder::open(folder, families()).load(at::kCPU, at::kDouble);
+  const auto model = pretrained::ModelFolder::open(folder, families()).load(at::kCPU, at::kDouble);
   if (change) {
     Weights weights = weights_of(*model);
     change(weights);

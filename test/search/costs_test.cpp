@@ -38,7 +38,7 @@ TEST_F(SearchCosts, OfAChildAreThoseOfItsOwnAccount) {
     }
     prune::write_pruned(
         {.model = at(name), .output = at(name + "_child")}, pruning_of(teacher.space, choice), families());
-    const auto child = train::ModelFolder::open(at(name + "_child"), families()).load(at::kCPU, at::kFloat);
+    const auto child = pretrained::ModelFolder::open(at(name + "_child"), families()).load(at::kCPU, at::kFloat);
     EXPECT_EQ(costs.of(choice).account.num_parameters, nn::count_parameters(*child));
   }
 }

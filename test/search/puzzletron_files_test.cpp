@@ -4,9 +4,9 @@
 
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
+#include "lehr/pretrained/convert.h"
 #include "lehr/search/child.h"
 #include "lehr/search/local_distillation.h"
-#include "lehr/train/convert.h"
 #include "test/search/support.h"
 
 namespace lehr::search {
@@ -51,10 +51,11 @@ TEST_P(PuzzletronFiles, SolutionsBecomeTheSameChildren) {
   for (size_t i = 0; i < solutions.size(); ++i) {
     const std::string name = fmt::format("child{}", i), other = fmt::format("other{}", i);
     write_child(teacher->library, solutions[i].choice, at("teacher"), at(name), families());
-    train::convert_checkpoint(
+    pretrained::convert_checkpoint(
         {.model = at("teacher"),
          .output = at(other),
-         .replacements = train::read_replacements((at("puzzletron/solutions.json")).string() + fmt::format("#{}", i))},
+         .replacements =
+             pretrained::read_replacements((at("puzzletron/solutions.json")).string() + fmt::format("#{}", i))},
         families());
     EXPECT_EQ(read_file(at(other) / "model.safetensors"), read_file(at(name) / "model.safetensors"));
     EXPECT_EQ(prune::testing::blocks_of(at(other)), blocks_of(teacher->space, solutions[i].choice));

@@ -29,11 +29,11 @@ std::ostream& operator<<(std::ostream& out, const Family& family) {
 // The whole child as an ordinary model folder.
 std::shared_ptr<nn::Model> realised(const Teacher& teacher, const Choice& choice, const std::filesystem::path& folder) {
   prune::write_pruned({.model = teacher.folder, .output = folder}, pruning_of(teacher.space, choice), families());
-  return train::ModelFolder::open(folder, families()).load(at::kCPU, teacher.pieces.dtype());
+  return pretrained::ModelFolder::open(folder, families()).load(at::kCPU, teacher.pieces.dtype());
 }
 
 std::shared_ptr<nn::Model> whole_teacher(const Teacher& teacher) {
-  return train::ModelFolder::open(teacher.folder, families()).load(at::kCPU, teacher.pieces.dtype());
+  return pretrained::ModelFolder::open(teacher.folder, families()).load(at::kCPU, teacher.pieces.dtype());
 }
 
 // Sums of a comparison of two whole models, written out with all logits.
@@ -241,7 +241,7 @@ TEST_P(SearchScores, MultiplyOutALinearLayerOnce) {
   int64_t tested = 0;
   for (const Place& place : alternatives(teacher.space)) {
     const descriptor::BlockConfig& block = search::at(teacher.space, place).block;
-    if (place.subblock == train::Subblock::attention ? !block.attention_is_linear() : !block.ffn_is_linear()) {
+    if (place.subblock == pretrained::Subblock::attention ? !block.attention_is_linear() : !block.ffn_is_linear()) {
       continue;
     }
     OperationMeter meter;

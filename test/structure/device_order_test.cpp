@@ -75,7 +75,7 @@ TEST(DeviceOrder, ProgramsChooseTheDeviceBeforeTheyRunAModel) {
     const size_t chosen = text.find("train::choose_device(");
     ASSERT_NE(chosen, std::string::npos) << file;
     const size_t runs = first_call(
-        text, {"train::validate", "train::generate", "train::verify_on_ranks", ".load", "open_model_and_data"});
+        text, {"train::validate", "train::generate", "verify::verify_on_ranks", ".load", "open_model_and_data"});
     ASSERT_NE(runs, std::string::npos) << file;
     EXPECT_LT(chosen, runs) << file;
   }

@@ -38,12 +38,12 @@ void sharpen(nn::Model& model) {
 
 void write_teacher(const std::filesystem::path& folder, int64_t vocabulary) {
   testing::write_model(folder, "llama", kTeacher, 7, vocabulary);
-  const auto teacher = ModelFolder::open(folder, testing::families());
+  const auto teacher = pretrained::ModelFolder::open(folder, testing::families());
   const auto model = teacher.load(at::kCPU, at::kFloat);
   sharpen(*model);
   state::save_safetensors(
       folder / "model.safetensors",
-      stored_tensors(*model, teacher.args->state_map(descriptor::ExpertLayout::per_expert)));
+      pretrained::stored_tensors(*model, teacher.args->state_map(descriptor::ExpertLayout::per_expert)));
 }
 
 /// Ten steps in float64 of a heterogeneous Qwen3, with a Llama as its teacher.

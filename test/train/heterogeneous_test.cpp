@@ -5,9 +5,9 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
-#include "lehr/train/convert.h"
+#include "lehr/pretrained/convert.h"
+#include "lehr/pretrained/model_folder.h"
 #include "lehr/train/generate.h"
-#include "lehr/train/model_folder.h"
 #include "test/train/mesh_support.h"
 
 namespace lehr::train {
@@ -184,13 +184,13 @@ TEST(HeterogeneousRuns, SaveAModelThatLoadsConvertsAndGenerates) {
   const auto blocks = testing::families().from_hf_folder(folder.path() / "shape")->block_configs();
   EXPECT_EQ(testing::families().from_hf_folder(checkpoint)->block_configs(), blocks);
 
-  convert_checkpoint(
+  pretrained::convert_checkpoint(
       {.model = checkpoint, .output = folder.path() / "fused", .layout = descriptor::ExpertLayout::fused},
       testing::families());
   std::vector<std::vector<int64_t>> written;
   std::vector<at::Tensor> states;
   for (const auto& path : {checkpoint, folder.path() / "fused"}) {
-    const auto opened = ModelFolder::open(path, testing::families());
+    const auto opened = pretrained::ModelFolder::open(path, testing::families());
     EXPECT_EQ(opened.args->block_configs(), blocks);
     const auto model = opened.load(at::kCPU, at::kDouble);
     const c10::InferenceMode inference;

@@ -31,7 +31,7 @@ void with_model(
       [&](mesh::Transport& transport) {
         const auto list = testing::specs();
         const Ranks ranks(config.parallelism, &transport);
-        const auto opened = ModelFolder::open(folder, list.families());
+        const auto opened = pretrained::ModelFolder::open(folder, list.families());
         const auto model = load_on_ranks(opened, list, config, ranks, at::kCPU);
         body(ranks, *model);
       },
@@ -137,7 +137,7 @@ TEST(LoadedOnRanks, HasTheSameBitsOnOneDeviceWithItsWeightsOnTheHost) {
   const Folder folder;
   auto config = trained(folder, "qwen3");
   const auto list = testing::specs();
-  const auto opened = ModelFolder::open(testing::checkpoint(config, 3), list.families());
+  const auto opened = pretrained::ModelFolder::open(testing::checkpoint(config, 3), list.families());
   const auto outcome = [&] {
     const Ranks ranks(config.parallelism, nullptr);
     const auto model = load_on_ranks(opened, list, config, ranks, at::kCPU);

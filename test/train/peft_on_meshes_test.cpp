@@ -3,7 +3,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
-#include "lehr/train/model_folder.h"
+#include "lehr/pretrained/model_folder.h"
 #include "test/train/mesh_support.h"
 
 namespace lehr::train {

@@ -6,9 +6,9 @@
 #include "lehr/metric/metrics_log.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/inject.h"
+#include "lehr/pretrained/model_folder.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/batches.h"
-#include "lehr/train/model_folder.h"
 #include "lehr/train/validate.h"
 #include "test/train/support.h"
 
@@ -170,7 +170,7 @@ TEST(PeftRun, DropoutChangesTheTrainingAndNotTheValidation) {
 }
 
 double validation_loss(const TrainConfig& config, const std::filesystem::path& model_folder) {
-  const auto opened = ModelFolder::open(model_folder, testing::families());
+  const auto opened = pretrained::ModelFolder::open(model_folder, testing::families());
   const auto tokenizer = data::load_tokenizer("byte");
   const auto data = open_run_data(config, *tokenizer, 257, [](const std::string&) {});
   const auto model = opened.load(at::kCPU, parameter_type(config.training));
@@ -192,11 +192,11 @@ TEST(PeftRun, ItsFolderIsLoadedWithTheBaseThatItNames) {
   adapter.set("base_model_name_or_path", Node("Qwen/Qwen3-0.6B"));
   write_file_atomically(moved / "adapter_config.json", to_json(adapter));
   EXPECT_THAT(
-      [&] { ModelFolder::open(moved, testing::families()); },
+      [&] { pretrained::ModelFolder::open(moved, testing::families()); },
       fails_with("\"Qwen/Qwen3-0.6B\" is not a folder on this machine"));
-  EXPECT_EQ(ModelFolder::open(moved, testing::families(), base()).base, base());
+  EXPECT_EQ(pretrained::ModelFolder::open(moved, testing::families(), base()).base, base());
   std::filesystem::remove(moved / "model_config.json");  // as PEFT writes the folder: the base determines the shape
-  EXPECT_EQ(ModelFolder::open(moved, testing::families(), base()).args->vocab_size(), 257);
+  EXPECT_EQ(pretrained::ModelFolder::open(moved, testing::families(), base()).args->vocab_size(), 257);
 }
 
 TEST(PeftRun, FullTuneTrainsTheNamedModulesAndSavesTheWholeModel) {
@@ -259,7 +259,7 @@ TEST(PeftRun, AClassifierTrainsItsHeadAndKeepsIt) {
   train(config);
   const auto saved = tensors(checkpoint(config, 12), peft::kAdapterStem);
   EXPECT_TRUE(saved.contains("base_model.model.score.weight"));
-  const auto opened = ModelFolder::open(checkpoint(config, 12), testing::families());
+  const auto opened = pretrained::ModelFolder::open(checkpoint(config, 12), testing::families());
   const auto model = opened.load(at::kCPU, at::kFloat);
   for (const auto& [name, parameter] : nn::named_parameters(*model)) {
     if (name == "cls_head.score.weight") {

@@ -4,7 +4,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/peft/inject.h"
-#include "lehr/train/model_folder.h"
+#include "lehr/pretrained/model_folder.h"
 #include "test/train/mesh_support.h"
 
 namespace lehr::train {
@@ -161,11 +161,12 @@ TEST(PartialTrainingOnStages, SavesAFolderThatOneDeviceReads) {
     for (const char* file : {"adapter_config.json", "model_config.json"}) {
       EXPECT_EQ(read_file(saved / file), read_file(testing::checkpoint(on_one, testing::kSteps) / file)) << file;
     }
-    const auto model = ModelFolder::open(saved, testing::families()).load(at::kCPU, at::kDouble);
+    const auto model = pretrained::ModelFolder::open(saved, testing::families()).load(at::kCPU, at::kDouble);
     EXPECT_EQ(
         peft::adapted_layers(*model).size(),
-        peft::adapted_layers(*ModelFolder::open(testing::checkpoint(on_one, testing::kSteps), testing::families())
-                                  .load(at::kCPU, at::kDouble))
+        peft::adapted_layers(
+            *pretrained::ModelFolder::open(testing::checkpoint(on_one, testing::kSteps), testing::families())
+                 .load(at::kCPU, at::kDouble))
             .size());
 
     const Overrides more{{"peft.init_from", "\"" + saved.string() + "\""}};

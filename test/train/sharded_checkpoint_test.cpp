@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "lehr/base/memory_meter.h"
+#include "lehr/pretrained/weights.h"
 #include "lehr/state/async_checkpointer.h"
 #include "lehr/state/integrity.h"
 #include "lehr/state/map_stream.h"
@@ -13,7 +14,6 @@
 #include "lehr/train/find_checkpoint.h"
 #include "lehr/train/run_changes.h"
 #include "lehr/train/run_checkpoint.h"
-#include "lehr/train/weights.h"
 #include "test/train/sharded_support.h"
 
 namespace lehr::train {
@@ -92,7 +92,7 @@ void save_on_one_device(
   auto contents = contents_of(rank, rank.args->state_map(layout), nullptr, alone, step, max_shard_bytes);
   contents.weights[0].all = contents.weights[1].all = {};
   contents.weights[0].parts = contents.weights[1].parts = {};
-  contents.weights[0].tensors = stored_tensors(*rank.model, rank.args->state_map(layout));
+  contents.weights[0].tensors = pretrained::stored_tensors(*rank.model, rank.args->state_map(layout));
   contents.weights[1].tensors = rank.optimizer->state();
   write_checkpoint(store, contents);
 }
@@ -104,7 +104,7 @@ void expect_loads_on(const DeviceMeshParameters& mesh, const fs::path& folder, u
     const auto expected = rank.numbers();
     rank.fill(0);
     const state::WeightReader reader(folder);
-    load_weights(*rank.model, checkpoint_map(*rank.args, reader), reader);
+    pretrained::load_weights(*rank.model, pretrained::checkpoint_map(*rank.args, reader), reader);
     const auto all =
         of_all_stages(share_of_optimizer(*rank.optimizer, *rank.model, &context).all, {}, context, coordinator, "all");
     load_optimizer(*rank.optimizer, *rank.model, all, state::WeightReader(folder, "optimizer"));
@@ -158,10 +158,10 @@ TEST_P(EveryLayout, EachRankReadsOnlyItsBoxes) {
   for (const auto& mesh : kMeshes) {
     on_mesh(mesh, [&](DistributedContext& context, Coordinator&) {
       RankModel rank(&context);
-      const state::StateMap map = checkpoint_map(*rank.args, reader);
+      const state::StateMap map = pretrained::checkpoint_map(*rank.args, reader);
       const state::WeightSource files(reader);
       const CountingSource source(files);
-      read_parameters(*rank.model, state::BoundMap(map, state::specs_of(reader)), source);
+      pretrained::read_parameters(*rank.model, state::BoundMap(map, state::specs_of(reader)), source);
       int64_t held = 0;
       for (const auto& [name, parameter] : nn::named_parameters(*rank.model)) {
         held += static_cast<int64_t>(parameter->value().nbytes());

@@ -9,8 +9,8 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
+#include "lehr/pretrained/weights.h"
 #include "lehr/state/safetensors_writer.h"
-#include "lehr/train/weights.h"
 #include "test/model/heterogeneous.h"
 #include "test/train/support.h"
 
@@ -30,7 +30,8 @@ inline void write_model(
   nn::materialize(*built, at::kCPU, at::kFloat);
   built->reset_parameters({.seed = seed});
   state::save_safetensors(
-      folder / "model.safetensors", stored_tensors(*built, args->state_map(descriptor::ExpertLayout::per_expert)));
+      folder / "model.safetensors",
+      pretrained::stored_tensors(*built, args->state_map(descriptor::ExpertLayout::per_expert)));
 }
 
 /// The message of the error that `action` throws.

@@ -1,0 +1,76 @@
+#include "lehr/pretrained/convert.h"
+
+#include "lehr/base/error.h"
+#include "lehr/base/file.h"
+#include "lehr/base/json.h"
+#include "lehr/pretrained/model_parts.h"
+#include "lehr/pretrained/weights.h"
+#include "lehr/state/map_stream.h"
+
+namespace lehr::pretrained {
+
+namespace {
+namespace fs = std::filesystem;
+
+// The source's config.json with the new dtype and replaced layers. The key is torch_dtype in transformers 4 and dtype
+// in transformers 5.
+std::string converted_config(const ConvertOptions& options, const descriptor::ModelArgs& args) {
+  const fs::path file = options.model / "config.json";
+  if (!options.dtype && options.replacements.empty()) {
+    return read_file(file);
+  }
+  Node config = parse_json_file(file);
+  if (options.dtype) {
+    const std::string name = state::torch_name(*options.dtype);
+    const bool is_new = config.find("dtype") != nullptr;
+    if (is_new) {
+      config.set("dtype", Node(name));
+    }
+    if (!is_new || config.find("torch_dtype") != nullptr) {
+      config.set("torch_dtype", Node(name));
+    }
+  }
+  if (!options.replacements.empty()) {
+    set_blocks(config, args);
+  }
+  return to_json(config, true) + "\n";
+}
+
+bool is_floating(state::DType dtype) {
+  const auto type = state::scalar_type(dtype);
+  return type.has_value() && at::isFloatingType(*type);
+}
+}  // namespace
+
+ConvertReport convert_checkpoint(const ConvertOptions& options, const descriptor::ModelFamilies& families) {
+  const ModelParts parts(options.model, options.replacements, families);
+  const descriptor::ModelArgs& args = parts.args();
+  if (!options.dtype) {
+    parts.require_own_types();
+  }
+  const auto state = stored_state(*args.build({}), parts.map());  // state keeps its dtype
+
+  require_new_folder(options.output);
+  state::TensorSpecs stored = parts.specs();
+  for (auto& [name, spec] : stored) {
+    if (options.dtype && is_floating(spec.dtype) && !state.contains(name)) {
+      spec.dtype = state::dtype_of(*options.dtype);
+    }
+  }
+  const auto layout = options.layout.value_or(parts.layout());
+  const state::BoundMap map(state::sequential({parts.map(), args.state_map(layout).inverse()}), stored);
+  return {
+      write_model_folder(
+          {.model = options.model,
+           .output = options.output,
+           .max_shard_bytes = options.max_shard_bytes,
+           .subblocks = options.subblocks,
+           .texts = {{"config.json", converted_config(options, args)}}},
+          args,
+          map,
+          parts,
+          families),
+      parts.left_out()};
+}
+
+}  // namespace lehr::pretrained

@@ -1,0 +1,108 @@
+#include "lehr/pretrained/model_folder.h"
+
+#include <set>
+
+#include "lehr/base/error.h"
+#include "lehr/base/open_file.h"
+#include "lehr/peft/adapter_folder.h"
+#include "lehr/pretrained/declared_shape.h"
+#include "lehr/pretrained/weights.h"
+#include "lehr/state/weights.h"
+
+namespace lehr::pretrained {
+
+namespace {
+namespace fs = std::filesystem;
+
+constexpr const char* kConfigFile = "config.json";
+
+fs::path base_of(const fs::path& folder, const fs::path& given) {
+  if (!given.empty()) {
+    return given;
+  }
+  const std::string named = peft::read_adapter_config(folder).base_model;
+  require(
+      fs::is_directory(named),
+      "{}: base_model_name_or_path: \"{}\" is not a folder on this machine; set it to the folder of the base model, or "
+      "merge both: lehr merge --model BASE --adapter {} --output MERGED",
+      (folder / "adapter_config.json").string(),
+      named,
+      folder.string());
+  return named;
+}
+}  // namespace
+
+ModelFolder ModelFolder::open(const fs::path& path, const descriptor::ModelFamilies& families, const fs::path& base) {
+  ModelFolder folder{.path = path, .base = path, .args = nullptr};
+  if (!peft::is_adapter_folder(path)) {
+    folder.args = families.from_hf_folder(path);
+    return folder;
+  }
+  folder.base = base_of(path, base);
+  require(
+      !peft::is_adapter_folder(folder.base),
+      "{}: is the base of the adapters in {}, but holds adapters itself; merge it with `lehr merge` first",
+      folder.base.string(),
+      path.string());
+  if (fs::exists(path / peft::kModelConfigFile)) {
+    folder.args = families.from_hf_folder(path_beneath(path, peft::kModelConfigFile));
+    return folder;
+  }
+  folder.args = families.from_hf_folder(folder.base);
+  const state::WeightReader reader(path, peft::kAdapterStem);
+  const std::string head = std::string(peft::kAdapterPrefix) + "score.weight";
+  if (reader.has(head) && folder.args->head() != descriptor::Head::classification) {
+    folder.args->set_classification(reader.info(head).shape.front(), /*dropout=*/0);
+  }
+  return folder;
+}
+
+const fs::path& ModelFolder::tokenizer_folder() const {
+  return fs::exists(path / "tokenizer.json") ? path : base;
+}
+
+ModelFolder::Built ModelFolder::build() const {
+  Built built{.model = args->build({}), .adapter_names = {}};
+  if (has_adapters()) {
+    const auto names = peft::stored_names(*args);
+    built.adapter_names = peft::add_adapters_of(peft::read_adapter_config(path), *built.model, names);
+  }
+  return built;
+}
+
+void ModelFolder::fill(nn::Model& model, const Built& built, const std::function<void()>& allocate) const {
+  const state::WeightReader reader(base);
+  const state::StateMap map = checkpoint_map(*args, reader);
+  if (!has_adapters()) {
+    check_declared_shape(path / kConfigFile, *args, model, map, reader);
+    allocate();
+    load_weights(model, map, reader);
+    model.eval();
+    return;
+  }
+  // The base may lack tensors that the adapter folder holds: a classifier's head.
+  LoadRules rules;
+  for (const auto& entry : built.adapter_names) {
+    rules.may_lack.insert(entry.stored.substr(std::string(peft::kAdapterPrefix).size()));
+  }
+  const fs::path own_config = path / peft::kModelConfigFile;
+  check_declared_shape(
+      fs::exists(own_config) ? own_config : base / kConfigFile,
+      *args,
+      model,
+      map,
+      reader,
+      with_state(rules, model, map));
+  allocate();
+  load_or_start_weights(model, *args, reader, rules, /*seed=*/0);
+  load_weights(model, peft::to_map(built.adapter_names), state::WeightReader(path, peft::kAdapterStem));
+  model.eval();
+}
+
+std::shared_ptr<nn::Model> ModelFolder::load(at::Device device, at::ScalarType dtype) const {
+  const Built built = build();
+  fill(*built.model, built, [&] { nn::materialize(*built.model, device, dtype); });
+  return built.model;
+}
+
+}  // namespace lehr::pretrained

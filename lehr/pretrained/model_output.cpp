@@ -1,0 +1,159 @@
+#include "lehr/pretrained/model_output.h"
+
+#include <algorithm>
+#include <array>
+
+#include "lehr/base/error.h"
+#include "lehr/base/file.h"
+#include "lehr/base/open_file.h"
+#include "lehr/pretrained/subblocks.h"
+#include "lehr/state/output_file.h"
+
+namespace lehr::pretrained {
+
+namespace {
+namespace fs = std::filesystem;
+
+// Name prefixes of the files of a model folder other than weights.
+constexpr std::array<std::string_view, 11> kCompanions = {
+    "LICENSE",
+    "README",
+    "added_tokens.json",
+    "chat_template.",
+    "generation_config.json",
+    "merges.txt",
+    "preprocessor_config.json",
+    "special_tokens_map.json",
+    "tokenizer.",
+    "tokenizer_config.json",
+    "vocab.json"};
+
+// The keys that block configs replace; transformers 5 has another name for one of them.
+constexpr const char* kNumExperts = "num_experts";
+constexpr const char* kNumLocalExperts = "num_local_experts";
+constexpr std::array kSizes = {
+    "num_key_value_heads",
+    "intermediate_size",
+    kNumExperts,
+    kNumLocalExperts,
+    "n_routed_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "shared_expert_intermediate_size"};
+
+std::vector<std::string> companions_of(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool known = std::any_of(
+        kCompanions.begin(), kCompanions.end(), [&](std::string_view prefix) { return name.starts_with(prefix); });
+    if (known && entry.is_regular_file()) {
+      names.push_back(name);
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+fs::path without_slash(const fs::path& folder) {
+  const fs::path path = fs::absolute(folder).lexically_normal();
+  return path.has_filename() ? path : path.parent_path();  // "folder/" is "folder"
+}
+
+class TemporaryFolder {
+ public:
+  explicit TemporaryFolder(const fs::path& target)
+      : target_(target), path_(target.parent_path() / ("." + target.filename().string() + ".converting")) {
+    std::error_code error;
+    fs::remove_all(path_, error);
+    fs::create_directory(path_, error);
+    if (error) {
+      fail_runtime("{}: cannot be created: {}", path_.string(), error.message());
+    }
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const fs::path& path() const { return path_; }
+  void commit() const {
+    state::sync_folder(path_);
+    std::error_code error;
+    fs::rename(path_, target_, error);
+    if (error) {
+      fail_runtime("{}: cannot be renamed to {}: {}", path_.string(), target_.string(), error.message());
+    }
+    state::sync_folder(target_.parent_path());
+  }
+
+ private:
+  fs::path target_;
+  fs::path path_;
+};
+}  // namespace
+
+void require_new_folder(const fs::path& output) {
+  const fs::path path = without_slash(output);
+  require(!fs::exists(path), "{}: already exists; choose another folder", output.string());
+  require(fs::is_directory(path.parent_path()), "{}: no such folder; create it first", path.parent_path().string());
+}
+
+void set_blocks(Node& config, const descriptor::ModelArgs& args) {
+  config.erase("per_layer_config");  // another format of the same data
+  if (args.is_heterogeneous()) {
+    config.set("block_configs", descriptor::write_block_configs(args.block_configs()));
+    return;
+  }
+  config.erase("block_configs");
+  const Node plain = args.to_hf_config("");
+  for (const char* key : kSizes) {
+    const Node* size = plain.find(key);
+    if (size == nullptr) {
+      continue;
+    }
+    const bool as_transformers_5 = std::string_view(key) == kNumExperts && config.find(kNumLocalExperts) != nullptr;
+    if (as_transformers_5) {
+      config.set(kNumLocalExperts, *size);
+    }
+    if (!as_transformers_5 || config.find(key) != nullptr) {
+      config.set(key, *size);
+    }
+  }
+}
+
+WrittenModel write_model_folder(
+    const ModelOutput& options,
+    const descriptor::ModelArgs& args,
+    const state::BoundMap& map,
+    const state::TensorSource& source,
+    const descriptor::ModelFamilies& families) {
+  require_new_folder(options.output);
+  state::FilePlan plan = options.subblocks
+                             ? plan_subblock_files(args, families.descriptor_of_hf_folder(options.model), map.outputs())
+                             : state::plan_files("model", map.outputs(), options.max_shard_bytes);
+  const TemporaryFolder folder(without_slash(options.output));
+  state::SafetensorsWriter writer(folder.path(), std::move(plan));
+  writer.create();
+  state::stream(map, source, state::file_sink(writer));
+  writer.sync();
+  WrittenModel written{
+      .num_tensors = static_cast<int64_t>(map.map().outputs().size()),
+      .num_files = static_cast<int64_t>(writer.plan().files.size()),
+      .num_bytes = writer.plan().total_bytes,
+      .companions = {}};
+  for (const auto& [name, text] : options.texts) {
+    state::write_synced(folder.path() / name, text);
+    written.companions.push_back(name);
+  }
+  for (const std::string& name : companions_of(options.model)) {
+    state::write_synced(folder.path() / name, read_file(path_beneath(options.model, name)));
+    written.companions.push_back(name);
+  }
+  folder.commit();
+  return written;
+}
+
+}  // namespace lehr::pretrained

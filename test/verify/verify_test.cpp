@@ -1,0 +1,127 @@
+#include "lehr/verify/verify.h"
+
+#include <gtest/gtest.h>
+
+#include "lehr/state/safetensors_writer.h"
+#include "test/train/support.h"
+
+namespace lehr::verify {
+namespace {
+
+// Tolerances are those of lehr verify, ten times the observed error of float32; 1e-9 for float64.
+class Reference : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Reference, EqualsTransformersInFloat32AndFloat64) {
+  const std::filesystem::path folder = std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/reference" / GetParam();
+  for (const auto dtype : {at::kFloat, at::kDouble}) {
+    const VerifyReport report = verify_folder({.model = folder, .dtype = dtype}, train::testing::families());
+    EXPECT_GT(report.rows.size(), 24U);
+    EXPECT_TRUE(report.ok()) << format_report(report);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    OfEveryKind,
+    Reference,
+    ::testing::Values("qwen3_tied_v4config", "qwen3_seqcls", "qwen3moe_sparse_step2", "llama_rope_llama3", "olmo2"));
+
+// script/make_family_references.py says what is special in each.
+INSTANTIATE_TEST_SUITE_P(
+    OfDenseFamilies,
+    Reference,
+    ::testing::Values(
+        "qwen2_tied",
+        "qwen2_window",
+        "qwen2_layer_types",
+        "qwen2_yarn",
+        "mistral_window",
+        "mistral_full",
+        "mistral_head_dim",
+        "mistral_tied",
+        "smollm3_interval",
+        "smollm3_layers",
+        "smollm3_window",
+        "smollm3_layer_types",
+        "olmo2_grouped",
+        "olmo2_tied",
+        "olmo3_yarn",
+        "olmo3_pattern",
+        "olmo3_two_bases",
+        "olmo3_full",
+        "gemma3_pattern",
+        "gemma3_linear",
+        "gemma3_untied",
+        "gemma3_tables"));
+
+INSTANTIATE_TEST_SUITE_P(
+    OfFamiliesWithExperts,
+    Reference,
+    ::testing::Values(
+        "mixtral_experts",
+        "mixtral_window",
+        "mixtral_fused",
+        "deepseek_v3_yarn",
+        "deepseek_v3_one_group",
+        "deepseek_v3_biases",
+        "deepseek_v3_fused",
+        "glm4_moe_norms",
+        "glm4_moe_air",
+        "glm4_moe_groups",
+        "glm4_moe_fused",
+        "qwen3_next_interval",
+        "qwen3_next_types",
+        "qwen3_next_chunks",
+        "qwen3_next_fused",
+        "gpt_oss_yarn",
+        "gpt_oss_clamp",
+        "gpt_oss_defaults",
+        "gpt_oss_full",
+        "gpt_oss_mxfp4"));
+
+TEST(Verify, NamesTheTensorsOverTheirTolerance) {
+  const auto folder = std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/reference";
+  VerifyOptions options{.model = folder / "qwen3_tied_v4config"};
+  options.atol = 0;
+  const VerifyReport report = verify_folder(options, train::testing::families());
+  EXPECT_FALSE(report.ok());
+  EXPECT_NE(format_report(report).find("OVER"), std::string::npos);
+}
+
+// A reference with twins in float64 of hidden states and gradients, from what was computed itself, and one stranger.
+TEST(Verify, ComparesTwinsInFloat64AndListsWhatItDoesNotCompare) {
+  const auto source = std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/reference/olmo2";
+  const train::testing::Folder folder;
+  std::filesystem::copy(source, folder.path());
+  const VerifyOptions options{.model = folder.path(), .dtype = at::kDouble};
+  const auto computed = verify_folder(options, train::testing::families()).computed;
+  const std::string norm = "model.layers.1.self_attn.k_norm.weight";
+  state::NamedTensors oracle, grads;
+  for (const auto& [name, tensor] : train::testing::tensors(source / "oracle.safetensors", "")) {
+    oracle.emplace_back(name, tensor);
+  }
+  for (const auto& [name, tensor] : train::testing::tensors(source / "grads.safetensors", "")) {
+    grads.emplace_back(name, tensor);
+  }
+  oracle.emplace_back("hidden.1_f64", computed.at("hidden.1"));
+  oracle.emplace_back("hidden.2_f64", computed.at("hidden.2") + 1e-8);
+  oracle.emplace_back("hidden.77_f64", computed.at("hidden.1"));
+  grads.emplace_back(norm + "_f64", computed.at("grad:" + norm));
+  grads.emplace_back("stranger", computed.at("loss"));
+  state::save_safetensors(folder.path() / "oracle.safetensors", oracle);
+  state::save_safetensors(folder.path() / "grads.safetensors", grads);
+  const VerifyReport report = verify_folder(options, train::testing::families());
+  const auto ok = [&](const std::string& name) {
+    const auto row =
+        std::find_if(report.rows.begin(), report.rows.end(), [&](const VerifyRow& one) { return one.name == name; });
+    EXPECT_NE(row, report.rows.end()) << name;
+    return row != report.rows.end() && row->ok;
+  };
+  EXPECT_TRUE(ok("hidden.1_f64"));
+  EXPECT_FALSE(ok("hidden.2_f64")) << "1e-8 is more than float64 is off";
+  EXPECT_TRUE(ok("grad:" + norm + "_f64"));
+  EXPECT_EQ(report.left_out, (std::vector<std::string>{"grad:stranger", "hidden.77_f64"}));
+  EXPECT_NE(format_report(report).find("\ngrad:stranger: not compared\n"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lehr::verify
