@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LISTS = ROOT / "test" / "mutants"
 BUILD = ROOT / "build"
 WORK = BUILD / "mutants"
-SECONDS = 120  # time limit of a test, unless the mutant is expected to hang it
+SECONDS = 120  # least time limit of a test, unless the mutant is expected to hang it
+SLOWDOWN = 10  # a test with a bug may take this many times as long as without
 
 
 class ListError(Exception):
@@ -236,8 +238,7 @@ def without_dependencies(command):
 
 def run_test(program, mutant, seconds):
     """Runs the test; returns its exit code (None for a hang) and its output."""
-    log_file = WORK / f"{program.parent.name}.log"
-    with log_file.open("w+", errors="replace") as log:
+    with tempfile.TemporaryFile("w+", errors="replace", dir=WORK) as log:
         child = subprocess.Popen(
             [program, f"--gtest_filter={mutant.filter}"], cwd=ROOT, env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
@@ -255,29 +256,42 @@ def run_test(program, mutant, seconds):
         return code, log.read()
 
 
-def require_green(mutants, build):
-    """Builds and runs the tests without bugs: a failing test would seem to catch every bug."""
+def require_green(mutants, build, jobs):
+    """Builds and runs the tests without bugs, as a failing test would seem to catch every bug. Returns their seconds."""
     print(f"building the tests of {len(mutants)} mutants", flush=True)
     build.make(sorted({mutant.binary for mutant in mutants}))
     of_test = {mutant.test: mutant for mutant in mutants}
     print(f"running their {len(of_test)} tests without a bug", flush=True)
-    for test, mutant in of_test.items():
-        code, text = run_test(BUILD / "bin" / mutant.binary, mutant, SECONDS)
+    seconds = {}
+
+    def run(test):
+        mutant = of_test[test]
+        before = time.monotonic()
+        code, text = run_test(BUILD / "bin" / mutant.binary, mutant, SECONDS * SLOWDOWN)
+        seconds[test] = time.monotonic() - before
         if code != 0:
-            sys.exit(f"{text}mutants: {test}: fails without a bug" + (", by taking too long" if code is None else ""))
+            return f"{text}mutants: {test}: fails without a bug" + (", by taking too long" if code is None else "")
         passed = re.search(r"PASSED  \] (\d+) test", text)
         if not passed or passed[1] == "0":
-            mutant.fail(f"'{test}' runs no test here, so it can catch nothing")
+            return f"mutants: {mutant.place}: '{mutant.name}': '{test}' runs no test here, so it can catch nothing"
+        return None
+
+    with ThreadPoolExecutor(jobs) as pool:
+        problems = list(filter(None, pool.map(run, of_test)))
+    if problems:
+        sys.exit("\n".join(problems))
+    return seconds
 
 
-def verdict_on(mutant, build, folder):
-    """Compiles the bug, links the test and runs it. Returns 'caught', or a key of ADVICE."""
+def verdict_on(mutant, build, folder, seconds):
+    """Compiles the bug, links the test, and runs it; without the bug, it takes so many seconds. Returns 'caught', or a key
+    of ADVICE."""
     folder.mkdir(parents=True, exist_ok=True)
     objects = build.compile(mutant, folder)
     program = objects and build.link(mutant, objects, folder)
     if not program:
         return "does not compile"
-    code, _ = run_test(program, mutant, mutant.hangs or SECONDS)
+    code, _ = run_test(program, mutant, max(mutant.hangs or SECONDS, SLOWDOWN * seconds))
     program.unlink()
     return ("caught" if mutant.hangs else "hung") if code is None else "caught" if code else "survived"
 
@@ -285,11 +299,12 @@ def verdict_on(mutant, build, folder):
 ADVICE = {
     "survived": "the test does not see the bug. Sharpen it, or name the test that does",
     "does not compile": "no bug was planted. Write the replacement so that it compiles",
-    "hung": f"the test took longer than {SECONDS} s. If that is how the bug shows, say so: hangs SECONDS",
+    "hung": f"the test took longer than {SECONDS} s, and {SLOWDOWN} times as long as without the bug. If that is how the bug "
+            "shows, say so: hangs SECONDS",
 }
 
 
-def run_all(mutants, build, jobs):
+def run_all(mutants, build, jobs, seconds):
     """Runs all mutants; returns whether all were caught."""
     start = time.monotonic()
     verdicts = {}
@@ -299,7 +314,7 @@ def run_all(mutants, build, jobs):
         folder = folders.pop()
         before = time.monotonic()
         try:
-            verdicts[mutant.name] = verdict_on(mutant, build, folder)
+            verdicts[mutant.name] = verdict_on(mutant, build, folder, seconds[mutant.test])
         finally:
             folders.append(folder)
         now = time.monotonic()
@@ -359,8 +374,8 @@ def main():
         sys.exit("mutants: there is no build; run `make test` first")
     WORK.mkdir(parents=True, exist_ok=True)
     build = Build()
-    require_green(mutants, build)
-    return 0 if run_all(mutants, build, options.jobs) else 1
+    seconds = require_green(mutants, build, options.jobs)
+    return 0 if run_all(mutants, build, options.jobs, seconds) else 1
 
 
 if __name__ == "__main__":
