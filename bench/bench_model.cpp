@@ -2,8 +2,8 @@
 
 #include <cstdio>
 
-#include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
+#include "lehr/config/command_line.h"
 #include "lehr/metric/throughput.h"
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/qwen3_dense/family.h"

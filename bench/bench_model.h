@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lehr/base/config.h"
+#include "lehr/config/config.h"
 #include "lehr/descriptor/model_args.h"
 #include "lehr/mesh/transport.h"
 #include "lehr/optim/adamw.h"

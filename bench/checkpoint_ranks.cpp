@@ -6,9 +6,9 @@
 #include <fstream>
 
 #include "bench/bench_model.h"
-#include "lehr/base/caching_allocator.h"
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
+#include "lehr/memory/caching_allocator.h"
 #include "lehr/mesh/connect.h"
 #include "lehr/pretrained/weights.h"
 #include "lehr/state/checkpoint_contents.h"

@@ -10,9 +10,9 @@
 #include <filesystem>
 
 #include "bench/bench_model.h"
-#include "lehr/base/caching_allocator.h"
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
+#include "lehr/memory/caching_allocator.h"
 #include "lehr/pretrained/weights.h"
 #include "lehr/state/weights.h"
 

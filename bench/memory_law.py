@@ -21,7 +21,7 @@ MODELS = {
 RUNS = [("tiny", 2, "fp32", 512, 4), ("tiny", 4, "fp32", 512, 4), ("deep", 2, "fp32", 512, 1), ("deep", 4, "fp32", 512, 1),
         ("deep", 2, "amp", 512, 2), ("untied", 2, "fp32", 512, 1), ("untied", 4, "fp32", 512, 1), ("untied", 2, "amp", 512, 1),
         ("small", 2, "fp32", 128, 1), ("small", 2, "fp32", 1024, 1), ("small", 4, "fp32", 128, 1)]
-SPARE = 64 << 20  # half of it is the reserve of keep_tensor_memory(), lehr/base/caching_allocator.cpp; see docs/fully_sharded.md
+SPARE = 64 << 20  # half of it is the reserve of keep_tensor_memory(), lehr/memory/caching_allocator.cpp; see docs/fully_sharded.md
 
 
 def closed_form(model, ranks, dtype, tokens):

@@ -5,9 +5,9 @@
 #include <cstdio>
 
 #include "bench/bench_model.h"
-#include "lehr/base/caching_allocator.h"
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
+#include "lehr/memory/caching_allocator.h"
 #include "lehr/mesh/connect.h"
 #include "lehr/optim/muon.h"
 #include "lehr/shard/whole_tensors.h"

@@ -3,14 +3,14 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
+#include "lehr/draw/plot.h"
 #include "lehr/metric/metrics_log.h"
-#include "lehr/metric/plot.h"
 
 int main(int argc, char** argv) {
   using namespace lehr;
   try {
     require(argc >= 4, "plot_losses_bench: expected OUT.svg TITLE NAME=FOLDER...");
-    std::vector<metric::PlotSeries> lines;
+    std::vector<draw::PlotSeries> lines;
     for (int i = 3; i < argc; ++i) {
       const std::string line = argv[i];
       const size_t at = line.find('=');
@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
       const auto losses = metric::read_metric(std::filesystem::path(line.substr(at + 1)) / "metrics.jsonl", "loss");
       lines.push_back({.name = line.substr(0, at), .x = losses.steps, .y = losses.values, .smoothing = 20});
     }
-    write_file_atomically(argv[1], metric::line_plot_svg(lines, {.title = argv[2]}));
+    write_file_atomically(argv[1], draw::line_plot_svg(lines, {.title = argv[2]}));
     return 0;
   } catch (const Error& error) {
     fmt::print(stderr, "{}\n", error.what());

@@ -11,10 +11,10 @@
 #include <numeric>
 
 #include "bench/bench_model.h"
-#include "lehr/base/caching_allocator.h"
 #include "lehr/base/error.h"
 #include "lehr/base/fast_exit.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
+#include "lehr/memory/caching_allocator.h"
 #include "lehr/mesh/connect.h"
 #include "lehr/state/async_checkpointer.h"
 #include "lehr/train/rank_share.h"

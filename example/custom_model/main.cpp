@@ -8,10 +8,10 @@
 
 #include "config.h"
 #include "family.h"
-#include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
 #include "lehr/base/stop_signals.h"
+#include "lehr/config/command_line.h"
 #include "lehr/metric/metrics_log.h"
 #include "lehr/train/trainer.h"
 

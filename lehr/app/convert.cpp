@@ -7,8 +7,8 @@
 
 #include "lehr/app/command.h"
 #include "lehr/app/written_model.h"
-#include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
+#include "lehr/config/command_line.h"
 #include "lehr/state/dtype.h"
 #include "lehr/train/train_spec.h"
 

@@ -4,9 +4,9 @@
 
 #include "lehr/app/command.h"
 #include "lehr/app/model_and_data.h"
-#include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
+#include "lehr/config/command_line.h"
+#include "lehr/config/json.h"
 #include "lehr/train/device.h"
 #include "lehr/train/load_on_ranks.h"
 #include "lehr/train/mesh_rules.h"

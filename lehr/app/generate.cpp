@@ -6,9 +6,9 @@
 #include <cstdio>
 
 #include "lehr/app/command.h"
-#include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
+#include "lehr/config/command_line.h"
 #include "lehr/data/tokenizer.h"
 #include "lehr/pretrained/model_folder.h"
 #include "lehr/state/dtype.h"

@@ -6,12 +6,12 @@
 #include <map>
 
 #include "lehr/app/command.h"
-#include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
 #include "lehr/base/printable.h"
 #include "lehr/base/value_of.h"
+#include "lehr/config/command_line.h"
 #include "lehr/descriptor/block_picture.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/pretrained/declared_shape.h"

@@ -9,8 +9,8 @@
 
 #include "lehr/app/child_ranks.h"
 #include "lehr/app/command.h"
-#include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
+#include "lehr/config/command_line.h"
 #include "lehr/train/fewer_ranks.h"
 
 namespace lehr::app {

@@ -7,11 +7,11 @@
 #include <exception>
 
 #include "lehr/app/command.h"
-#include "lehr/base/caching_allocator.h"
 #include "lehr/base/error.h"
 #include "lehr/base/fast_exit.h"
 #include "lehr/base/parallel.h"
-#include "lehr/base/suggest.h"
+#include "lehr/config/suggest.h"
+#include "lehr/memory/caching_allocator.h"
 #include "lehr/mesh/connect.h"
 #include "lehr/mesh/rank_environment.h"
 #include "lehr/ops/cpu_choice.h"

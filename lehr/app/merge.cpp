@@ -2,10 +2,10 @@
 #include <cstdio>
 
 #include "lehr/app/command.h"
-#include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
 #include "lehr/base/value_of.h"
+#include "lehr/config/command_line.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/inject.h"
 #include "lehr/pretrained/save_model.h"

@@ -7,9 +7,9 @@
 #include <filesystem>
 
 #include "lehr/app/command.h"
-#include "lehr/base/command_line.h"
-#include "lehr/base/config.h"
 #include "lehr/base/error.h"
+#include "lehr/config/command_line.h"
+#include "lehr/config/config.h"
 #include "lehr/emulate/emulate.h"
 #include "lehr/plan/calibrate_run.h"
 #include "lehr/plan/report.h"

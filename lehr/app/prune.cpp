@@ -8,9 +8,9 @@
 
 #include "lehr/app/command.h"
 #include "lehr/app/written_model.h"
-#include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
+#include "lehr/config/command_line.h"
 #include "lehr/prune/choose.h"
 #include "lehr/train/train_spec.h"
 

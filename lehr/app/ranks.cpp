@@ -2,8 +2,8 @@
 
 #include <chrono>
 
-#include "lehr/base/config.h"
 #include "lehr/base/log.h"
+#include "lehr/config/config.h"
 #include "lehr/mesh/connect.h"
 #include "lehr/mesh/rank_environment.h"
 #include "lehr/mesh/thread_transport.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lehr/base/command_line.h"
+#include "lehr/config/command_line.h"
 #include "lehr/mesh/transport.h"
 #include "lehr/train/config.h"
 #include "lehr/train/ranks.h"

@@ -6,10 +6,10 @@
 
 #include "lehr/app/command.h"
 #include "lehr/app/model_and_data.h"
-#include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
-#include "lehr/base/suggest.h"
+#include "lehr/config/command_line.h"
+#include "lehr/config/suggest.h"
 #include "lehr/prune/score_model.h"
 #include "lehr/train/device.h"
 #include "lehr/train/load_on_ranks.h"

@@ -6,9 +6,9 @@
 
 #include "lehr/app/command.h"
 #include "lehr/app/model_and_data.h"
-#include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
+#include "lehr/config/command_line.h"
 #include "lehr/plan/forecast.h"
 #include "lehr/search/work.h"
 #include "lehr/train/device.h"

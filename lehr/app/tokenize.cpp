@@ -3,11 +3,11 @@
 #include <iostream>
 
 #include "lehr/app/command.h"
-#include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
 #include "lehr/base/log.h"
 #include "lehr/base/value_of.h"
+#include "lehr/config/command_line.h"
+#include "lehr/config/json.h"
 #include "lehr/data/tokenize_corpus.h"
 #include "lehr/data/tokenizer.h"
 

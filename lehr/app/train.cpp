@@ -6,10 +6,10 @@
 #include <functional>
 
 #include "lehr/app/command.h"
-#include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
 #include "lehr/base/stop_signals.h"
+#include "lehr/config/command_line.h"
 #include "lehr/mesh/connect.h"
 #include "lehr/mesh/rank_environment.h"
 #include "lehr/mesh/thread_transport.h"

@@ -5,9 +5,9 @@
 #include <cstdio>
 
 #include "lehr/app/command.h"
-#include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
+#include "lehr/config/command_line.h"
 #include "lehr/state/dtype.h"
 #include "lehr/state/safetensors_writer.h"
 #include "lehr/train/device.h"

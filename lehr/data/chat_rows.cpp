@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
-#include "lehr/base/json_shape.h"
+#include "lehr/config/json_shape.h"
 #include "lehr/data/byte_source.h"
 #include "lehr/data/corpus.h"
 #include "lehr/data/tokenizer_file.h"

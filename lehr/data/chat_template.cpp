@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "lehr/base/error.h"
-#include "lehr/base/json_shape.h"
+#include "lehr/config/json_shape.h"
 #include "lehr/data/tokenizer_file.h"
 
 namespace lehr::data {

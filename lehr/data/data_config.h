@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lehr/base/fields.h"
+#include "lehr/config/fields.h"
 #include "lehr/data/packing.h"
 
 namespace lehr::data {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "lehr/base/json_shape.h"
+#include "lehr/config/json_shape.h"
 #include "lehr/data/normalize.h"
 #include "lehr/data/tokenizer_file.h"
 #include "lehr/data/tokenizer_json.h"

@@ -1,7 +1,7 @@
 #include "lehr/descriptor/block_config.h"
 
 #include "lehr/base/error.h"
-#include "lehr/base/node.h"
+#include "lehr/config/node.h"
 
 namespace lehr::descriptor {
 

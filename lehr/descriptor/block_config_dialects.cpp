@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
-#include "lehr/base/suggest.h"
+#include "lehr/config/suggest.h"
 
 namespace lehr::descriptor {
 

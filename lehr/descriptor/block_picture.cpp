@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "lehr/base/log.h"
-#include "lehr/base/svg_text.h"
+#include "lehr/draw/svg_text.h"
 #include "lehr/pipeline/svg_elements.h"
 #include "lehr/pipeline/timeline_style.h"
 

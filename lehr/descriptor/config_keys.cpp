@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
-#include "lehr/base/suggest.h"
+#include "lehr/config/json.h"
+#include "lehr/config/suggest.h"
 
 namespace lehr::descriptor {
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
 #include "lehr/base/open_file.h"
-#include "lehr/base/suggest.h"
+#include "lehr/config/json.h"
+#include "lehr/config/suggest.h"
 #include "lehr/state/checkpoint.h"
 
 namespace lehr::descriptor {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "lehr/base/fields.h"
-#include "lehr/base/node.h"
+#include "lehr/config/fields.h"
+#include "lehr/config/node.h"
 #include "lehr/descriptor/block_account.h"
 #include "lehr/descriptor/block_config.h"
 #include "lehr/nn/activation_checkpoint.h"

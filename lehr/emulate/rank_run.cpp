@@ -4,9 +4,9 @@
 #include <set>
 #include <utility>
 
-#include "lehr/base/on_meta.h"
 #include "lehr/emulate/recording_transport.h"
 #include "lehr/emulate/update_stand_in.h"
+#include "lehr/meter/on_meta.h"
 #include "lehr/nn/module.h"
 #include "lehr/peft/inject.h"
 #include "lehr/train/build_stage.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lehr/base/operation_meter.h"
+#include "lehr/meter/operation_meter.h"
 #include "lehr/pipeline/action.h"
 
 namespace lehr::emulate {

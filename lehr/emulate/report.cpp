@@ -8,7 +8,7 @@
 #include <set>
 
 #include "lehr/base/file.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/emulate/emulate.h"
 #include "lehr/pipeline/timeline_plot.h"
 

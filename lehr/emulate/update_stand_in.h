@@ -7,7 +7,7 @@
 
 namespace lehr::emulate {
 
-/// Stands for `real`, whose state it allocates. step() reports what a fused update moves (base/operation_meter.h): it
+/// Stands for `real`, whose state it allocates. step() reports what a fused update moves (meter/operation_meter.h): it
 /// reads gradients, and reads and writes values and state.
 std::unique_ptr<optim::Optimizer> update_stand_in(std::unique_ptr<optim::Optimizer> real);
 

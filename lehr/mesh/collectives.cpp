@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "lehr/base/error.h"
-#include "lehr/base/operator_watch.h"
+#include "lehr/meter/operator_watch.h"
 
 namespace lehr::mesh {
 

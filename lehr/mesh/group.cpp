@@ -7,10 +7,10 @@
 #include <chrono>
 
 #include "lehr/base/error.h"
-#include "lehr/base/operator_profile.h"
-#include "lehr/base/operator_watch.h"
 #include "lehr/mesh/exception_text.h"
 #include "lehr/mesh/watchdog.h"
+#include "lehr/meter/operator_profile.h"
+#include "lehr/meter/operator_watch.h"
 
 namespace lehr::mesh {
 
@@ -103,7 +103,7 @@ Pending Group::start(
   require(
       operator_watch() == nullptr,
       "{}: states no placements, so a plan with it cannot be checked; use the operators of mesh/collectives.h, or "
-      "state the placements of the operator around it (base/operator_watch.h)",
+      "state the placements of the operator around it (meter/operator_watch.h)",
       what);
   int64_t bytes = 0;
   for (const auto& tensor : tensors) {

@@ -5,7 +5,7 @@
 
 #include "lehr/base/box.h"
 #include "lehr/base/error.h"
-#include "lehr/base/memory_meter.h"
+#include "lehr/meter/memory_meter.h"
 
 namespace lehr::mesh {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "lehr/base/error.h"
-#include "lehr/base/node.h"
+#include "lehr/config/node.h"
 #include "lehr/descriptor/model_args.h"
 #include "lehr/model/decoder_blocks.h"
 #include "lehr/model/decoder_config.h"

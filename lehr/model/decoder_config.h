@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lehr/base/node.h"
+#include "lehr/config/node.h"
 #include "lehr/descriptor/model_args.h"
 #include "lehr/model/latent_attention_config.h"
 #include "lehr/model/layer_pattern.h"

@@ -1,7 +1,7 @@
 // The fields of config.json for the experts of DeepSeek-V3, which GLM-4.5 has, too.
 #pragma once
 
-#include "lehr/base/node.h"
+#include "lehr/config/node.h"
 #include "lehr/model/decoder_config.h"
 
 namespace lehr::model {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "lehr/base/node.h"
+#include "lehr/config/node.h"
 
 namespace lehr::model {
 

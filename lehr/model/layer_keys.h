@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "lehr/base/node.h"
+#include "lehr/config/node.h"
 #include "lehr/model/layer_pattern.h"
 
 namespace lehr::model {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lehr/base/node.h"
+#include "lehr/config/node.h"
 
 namespace lehr::model {
 

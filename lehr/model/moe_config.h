@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lehr/base/node.h"
+#include "lehr/config/node.h"
 #include "lehr/descriptor/model_args.h"
 #include "lehr/nn/experts.h"
 #include "lehr/nn/router.h"

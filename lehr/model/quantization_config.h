@@ -1,7 +1,7 @@
 // The key quantization_config of a config.json.
 #pragma once
 
-#include "lehr/base/node.h"
+#include "lehr/config/node.h"
 
 namespace lehr::model {
 

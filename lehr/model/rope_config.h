@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "lehr/base/node.h"
+#include "lehr/config/node.h"
 #include "lehr/nn/rotary.h"
 
 namespace lehr::model {

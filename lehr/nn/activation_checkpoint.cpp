@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "lehr/base/call_context.h"
-#include "lehr/base/operation_meter.h"
+#include "lehr/meter/operation_meter.h"
 #include "lehr/ops/recompute.h"
 #include "lehr/ops/weight_gradients.h"
 

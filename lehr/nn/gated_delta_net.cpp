@@ -1,7 +1,7 @@
 #include "lehr/nn/gated_delta_net.h"
 
 #include "lehr/base/error.h"
-#include "lehr/base/operator_watch.h"
+#include "lehr/meter/operator_watch.h"
 #include "lehr/ops/attention/attention_sequences.h"
 #include "lehr/ops/gated_delta_rule/gated_delta_rule.h"
 #include "lehr/ops/silu_mul/silu_mul.h"

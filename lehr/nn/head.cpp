@@ -3,8 +3,8 @@
 #include <fmt/ranges.h>
 
 #include "lehr/base/error.h"
-#include "lehr/base/on_meta.h"
 #include "lehr/base/random.h"
+#include "lehr/meter/on_meta.h"
 #include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
 
 namespace lehr::nn {

@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "lehr/base/operator_watch.h"
 #include "lehr/base/torch.h"
+#include "lehr/meter/operator_watch.h"
 
 namespace lehr::nn {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
-#include "lehr/base/operator_watch.h"
+#include "lehr/meter/operator_watch.h"
 #include "lehr/nn/activation_checkpoint.h"
 
 namespace lehr::nn {

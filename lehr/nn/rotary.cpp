@@ -5,7 +5,7 @@
 #include <numbers>
 
 #include "lehr/base/error.h"
-#include "lehr/base/side_stream.h"
+#include "lehr/memory/side_stream.h"
 
 namespace lehr::nn {
 

@@ -1,14 +1,14 @@
 // Running operators on the CPU: the element type, the kernels, the threads.
 //
 // All tensors are contiguous CPU tensors of one type that `supports` accepts, or meta tensors in their place
-// (base/on_meta.h): then results are allocated and nothing is computed.
+// (meter/on_meta.h): then results are allocated and nothing is computed.
 #pragma once
 
 #include <algorithm>
 
-#include "lehr/base/on_meta.h"
 #include "lehr/base/parallel.h"
 #include "lehr/base/torch.h"
+#include "lehr/meter/on_meta.h"
 #include "lehr/ops/kernels/slot.h"
 
 namespace lehr::ops::cpu {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "lehr/base/side_stream.h"
 #include "lehr/base/torch.h"
+#include "lehr/memory/side_stream.h"
 #include "lehr/ops/cuda/graph_functions.h"
 
 namespace lehr::ops {

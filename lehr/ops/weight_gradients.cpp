@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "lehr/base/error.h"
-#include "lehr/base/operator_profile.h"
+#include "lehr/meter/operator_profile.h"
 
 namespace lehr::ops {
 

@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "lehr/base/operator_profile.h"
 #include "lehr/base/parallel.h"
 #include "lehr/base/pieces.h"
+#include "lehr/meter/operator_profile.h"
 #include "lehr/ops/adamw/kernels.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/cuda.h"

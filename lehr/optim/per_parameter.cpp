@@ -5,8 +5,8 @@
 #include <tuple>
 
 #include "lehr/base/error.h"
-#include "lehr/base/on_meta.h"
-#include "lehr/base/side_stream.h"
+#include "lehr/memory/side_stream.h"
+#include "lehr/meter/on_meta.h"
 #include "lehr/ops/cuda.h"
 
 namespace lehr::optim {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "lehr/base/async_copy.h"
+#include "lehr/memory/async_copy.h"
 #include "lehr/optim/optimizer.h"
 #include "lehr/optim/parameter_groups.h"
 

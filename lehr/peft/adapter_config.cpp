@@ -3,9 +3,9 @@
 #include <set>
 
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
-#include "lehr/base/node.h"
 #include "lehr/base/open_file.h"
+#include "lehr/config/json.h"
+#include "lehr/config/node.h"
 
 namespace lehr::peft {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lehr/base/node.h"
+#include "lehr/config/node.h"
 #include "lehr/descriptor/model_args.h"
 #include "lehr/peft/adapter_config.h"
 #include "lehr/peft/adapter_names.h"

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "lehr/base/error.h"
-#include "lehr/base/on_meta.h"
 #include "lehr/base/parallel.h"
 #include "lehr/base/random.h"
-#include "lehr/base/side_stream.h"
+#include "lehr/memory/side_stream.h"
+#include "lehr/meter/on_meta.h"
 #include "lehr/ops/grouped_linear/grouped_linear.h"
 #include "lehr/ops/linear/linear.h"
 

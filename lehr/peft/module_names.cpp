@@ -7,7 +7,7 @@
 #include <set>
 
 #include "lehr/base/error.h"
-#include "lehr/base/suggest.h"
+#include "lehr/config/suggest.h"
 
 namespace lehr::peft {
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "lehr/base/fields.h"
+#include "lehr/config/fields.h"
 #include "lehr/peft/method.h"
 
 namespace lehr::peft {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lehr/base/error.h"
-#include "lehr/base/suggest.h"
+#include "lehr/config/suggest.h"
 #include "lehr/pipeline/schedule_families.h"
 
 namespace lehr::pipeline {

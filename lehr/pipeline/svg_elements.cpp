@@ -6,7 +6,7 @@
 #include <array>
 #include <cmath>
 
-#include "lehr/base/svg_text.h"
+#include "lehr/draw/svg_text.h"
 
 namespace lehr::pipeline {
 

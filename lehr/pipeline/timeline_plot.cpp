@@ -7,8 +7,8 @@
 #include <set>
 
 #include "lehr/base/error.h"
-#include "lehr/base/picture_page.h"
-#include "lehr/base/svg_text.h"
+#include "lehr/draw/picture_page.h"
+#include "lehr/draw/svg_text.h"
 #include "lehr/pipeline/svg_elements.h"
 #include "lehr/pipeline/timeline_style.h"
 

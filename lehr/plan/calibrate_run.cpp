@@ -4,8 +4,8 @@
 #include <array>
 
 #include "lehr/base/error.h"
-#include "lehr/base/operator_profile.h"
-#include "lehr/base/profile_clock.h"
+#include "lehr/meter/operator_profile.h"
+#include "lehr/meter/profile_clock.h"
 #include "lehr/plan/fraction_of.h"
 #include "lehr/plan/make_plan.h"
 #include "lehr/plan/stage_run.h"

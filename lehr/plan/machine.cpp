@@ -5,9 +5,9 @@
 #include <cmath>
 #include <filesystem>
 
-#include "lehr/base/config.h"
 #include "lehr/base/error.h"
-#include "lehr/base/suggest.h"
+#include "lehr/config/config.h"
+#include "lehr/config/suggest.h"
 
 namespace lehr::plan {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "lehr/base/fields.h"
 #include "lehr/base/torch.h"
+#include "lehr/config/fields.h"
 #include "lehr/metric/throughput.h"
 
 namespace lehr::plan {

@@ -7,8 +7,8 @@
 #include <map>
 #include <vector>
 
-#include "lehr/base/memory_meter.h"
-#include "lehr/base/operation_meter.h"
+#include "lehr/meter/memory_meter.h"
+#include "lehr/meter/operation_meter.h"
 #include "lehr/plan/stage_run.h"
 
 namespace lehr::plan {

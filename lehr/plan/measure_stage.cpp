@@ -6,9 +6,9 @@
 #include <string_view>
 
 #include "lehr/base/error.h"
-#include "lehr/base/memory_meter.h"
-#include "lehr/base/on_meta.h"
 #include "lehr/mesh/fake_transport.h"
+#include "lehr/meter/memory_meter.h"
+#include "lehr/meter/on_meta.h"
 #include "lehr/nn/float8.h"
 #include "lehr/nn/module.h"
 #include "lehr/plan/measure_pass.h"

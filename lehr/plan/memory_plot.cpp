@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lehr/base/svg_text.h"
+#include "lehr/draw/svg_text.h"
 #include "lehr/pipeline/svg_elements.h"
 #include "lehr/plan/report.h"
 

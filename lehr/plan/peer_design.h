@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "lehr/base/fields.h"
+#include "lehr/config/fields.h"
 
 namespace lehr::plan {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lehr/base/node.h"
+#include "lehr/config/node.h"
 #include "lehr/plan/plan.h"
 
 namespace lehr::plan {

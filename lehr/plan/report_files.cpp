@@ -1,8 +1,8 @@
 // JSON form of a plan, and the files of a plan.
-#include "lehr/base/config.h"
 #include "lehr/base/file.h"
-#include "lehr/base/json.h"
-#include "lehr/base/picture_page.h"
+#include "lehr/config/config.h"
+#include "lehr/config/json.h"
+#include "lehr/draw/picture_page.h"
 #include "lehr/pipeline/timeline_plot.h"
 #include "lehr/plan/report.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lehr/base/operation_meter.h"
+#include "lehr/meter/operation_meter.h"
 #include "lehr/plan/pass_order.h"
 
 namespace lehr::plan {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
-#include "lehr/base/memory_meter.h"
 #include "lehr/base/value_of.h"
+#include "lehr/meter/memory_meter.h"
 #include "lehr/nn/moe.h"
 #include "lehr/peft/inject.h"
 #include "lehr/train/build_stage.h"

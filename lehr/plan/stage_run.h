@@ -24,7 +24,7 @@ namespace lehr::plan {
 /// every token.
 train::Batch synthetic_batch(const train::TrainConfig& config, int64_t rows, int64_t vocab_size, at::Device device);
 
-/// The actions of a stage on this rank. On the meta device an OnMeta (base/on_meta.h) must be alive.
+/// The actions of a stage on this rank. On the meta device an OnMeta (meter/on_meta.h) must be alive.
 class StageRun {
  public:
   /// Builds the stage on the meta device. References must outlive the object; `transport` is null for one device.

@@ -2,7 +2,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/pretrained/model_parts.h"
 #include "lehr/pretrained/weights.h"
 #include "lehr/state/map_stream.h"

@@ -1,7 +1,7 @@
 #include "lehr/pretrained/declared_shape.h"
 
 #include "lehr/base/error.h"
-#include "lehr/base/node.h"
+#include "lehr/config/node.h"
 
 namespace lehr::pretrained {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "lehr/base/node.h"
+#include "lehr/config/node.h"
 #include "lehr/descriptor/model_args.h"
 #include "lehr/state/file_plan.h"
 #include "lehr/state/map_stream.h"

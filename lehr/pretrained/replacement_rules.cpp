@@ -3,8 +3,8 @@
 #include <array>
 
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
 #include "lehr/base/value_of.h"
+#include "lehr/config/json.h"
 #include "lehr/descriptor/block_config_dialects.h"
 
 namespace lehr::pretrained {

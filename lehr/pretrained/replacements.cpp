@@ -5,7 +5,7 @@
 #include <set>
 
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/descriptor/block_config_dialects.h"
 #include "lehr/pretrained/subblocks.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lehr/base/node.h"
+#include "lehr/config/node.h"
 
 namespace lehr::pretrained {
 

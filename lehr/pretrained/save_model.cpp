@@ -1,8 +1,8 @@
 #include "lehr/pretrained/save_model.h"
 
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
 #include "lehr/base/open_file.h"
+#include "lehr/config/json.h"
 #include "lehr/pretrained/weights.h"
 #include "lehr/state/checkpoint_contents.h"
 #include "lehr/state/dtype.h"

@@ -9,8 +9,8 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
-#include "lehr/base/json.h"
 #include "lehr/base/open_file.h"
+#include "lehr/config/json.h"
 #include "lehr/data/chat_template.h"
 #include "lehr/data/tokenizer.h"
 #include "lehr/peft/adapter_config.h"

@@ -6,9 +6,9 @@
 #include <regex>
 
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
 #include "lehr/base/open_file.h"
 #include "lehr/base/random.h"
+#include "lehr/config/json.h"
 #include "lehr/state/dtype.h"
 #include "lehr/state/map_stream.h"
 #include "lehr/state/weights.h"

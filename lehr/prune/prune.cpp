@@ -1,7 +1,7 @@
 #include "lehr/prune/prune.h"
 
 #include "lehr/base/file.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/prune/pruned_model.h"
 
 namespace lehr::prune {

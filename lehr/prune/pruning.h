@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lehr/base/node.h"
+#include "lehr/config/node.h"
 #include "lehr/descriptor/block_config.h"
 
 namespace lehr::prune {

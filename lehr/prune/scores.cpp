@@ -11,8 +11,8 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
-#include "lehr/base/json.h"
 #include "lehr/base/open_file.h"
+#include "lehr/config/json.h"
 #include "lehr/state/output_file.h"
 #include "lehr/state/safetensors.h"
 #include "lehr/state/safetensors_writer.h"

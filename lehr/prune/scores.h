@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "lehr/base/node.h"
 #include "lehr/base/torch.h"
+#include "lehr/config/node.h"
 
 namespace lehr::prune {
 

@@ -1,6 +1,6 @@
 #include "lehr/search/child.h"
 
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/descriptor/model_descriptor.h"
 #include "lehr/prune/pruned_model.h"
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "lehr/base/fields.h"
+#include "lehr/config/fields.h"
 #include "lehr/search/library.h"
 #include "lehr/train/batches.h"
 #include "lehr/train/task.h"

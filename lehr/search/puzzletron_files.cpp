@@ -7,7 +7,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/pretrained/subblocks.h"
 #include "lehr/search/child.h"
 

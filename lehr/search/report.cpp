@@ -5,11 +5,11 @@
 #include <map>
 
 #include "lehr/base/file.h"
-#include "lehr/base/json.h"
 #include "lehr/base/log.h"
-#include "lehr/base/picture_page.h"
+#include "lehr/config/json.h"
 #include "lehr/descriptor/block_picture.h"
-#include "lehr/metric/plot.h"
+#include "lehr/draw/picture_page.h"
+#include "lehr/draw/plot.h"
 #include "lehr/search/search.h"
 
 namespace lehr::search {
@@ -62,14 +62,14 @@ std::string tooltip_of(const Search& search, const std::string& name, const Cost
 std::string pareto(const Search& search) {
   const CostKind kind = search.config().budget.limits().front().kind;
   const double whole = teacher_cost(search).of(kind);
-  metric::PlotSeries sums{.name = "sum of scores, best combination", .markers = true};
+  draw::PlotSeries sums{.name = "sum of scores, best combination", .markers = true};
   for (const Solution& solution : search.results().sweep) {
     sums.x.push_back(100 * solution.cost.of(kind) / whole);
     sums.y.push_back(solution.predicted);
     sums.tooltips.push_back(
         tooltip_of(search, fmt::format("sum of scores {:.4g}", solution.predicted), solution.cost, solution.choice));
   }
-  metric::PlotSeries measured{.name = "candidates, measured", .markers = true};
+  draw::PlotSeries measured{.name = "candidates, measured", .markers = true};
   std::vector<const Candidate*> candidates;
   for (const Candidate& candidate : search.results().candidates) {
     candidates.push_back(&candidate);
@@ -92,7 +92,7 @@ std::string pareto(const Search& search) {
         candidate->cost,
         candidate->solution.choice));
   }
-  return metric::line_plot_svg(
+  return draw::line_plot_svg(
       {sums, measured},
       {.title = "What a budget costs",
        .x_label = fmt::format("{}, % of the teacher", name_of(kind)),
@@ -102,7 +102,7 @@ std::string pareto(const Search& search) {
 // The score of each variant: one row per name, one column per layer.
 std::string score_map(const Search& search) {
   std::map<std::string, size_t> rows;
-  metric::HeatMap map{.title = "Scores: difference from the teacher if this sub-block alone is replaced"};
+  draw::HeatMap map{.title = "Scores: difference from the teacher if this sub-block alone is replaced"};
   for (const pretrained::Subblock subblock : kSubblocks) {
     for (const LayerSpace& layer : search.space()) {
       for (size_t i = 1; i < layer.of(subblock).size(); ++i) {
@@ -127,7 +127,7 @@ std::string score_map(const Search& search) {
         objective_of(sums, search.config().score.objective) - own;
   }
   map.show_values = map.columns <= 12;
-  return metric::heat_map_svg(map);
+  return draw::heat_map_svg(map);
 }
 
 std::string words_of(const Limit& limit, double teacher) {

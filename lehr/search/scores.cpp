@@ -10,7 +10,7 @@
 
 #include "lehr/base/crc32c.h"
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/pretrained/model_folder.h"
 #include "lehr/train/ranks.h"
 #include "lehr/train/task.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lehr/base/fields.h"
+#include "lehr/config/fields.h"
 #include "lehr/search/costs.h"
 #include "lehr/search/divergence.h"
 #include "lehr/search/local_distillation.h"

@@ -4,9 +4,9 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
-#include "lehr/base/json.h"
 #include "lehr/base/log.h"
 #include "lehr/base/value_of.h"
+#include "lehr/config/json.h"
 #include "lehr/pretrained/model_folder.h"
 #include "lehr/prune/score_model.h"
 #include "lehr/search/baselines.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lehr/base/fields.h"
+#include "lehr/config/fields.h"
 #include "lehr/descriptor/block_config.h"
 #include "lehr/pretrained/replacements.h"
 #include "lehr/prune/pruning.h"

@@ -5,8 +5,8 @@
 // with the same shapes and options.
 #pragma once
 
-#include "lehr/base/operator_watch.h"
 #include "lehr/mesh/group.h"
+#include "lehr/meter/operator_watch.h"
 #include "lehr/ops/attention/attention.h"
 
 namespace lehr::shard {

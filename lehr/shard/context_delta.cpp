@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "lehr/base/operator_profile.h"
-#include "lehr/base/operator_watch.h"
+#include "lehr/meter/operator_profile.h"
+#include "lehr/meter/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/gated_delta_rule/gated_delta_rule.h"
 #include "lehr/shard/context_borders.h"

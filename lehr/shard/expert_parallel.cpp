@@ -3,11 +3,11 @@
 #include <numeric>
 #include <utility>
 
-#include "lehr/base/async_copy.h"
 #include "lehr/base/error.h"
-#include "lehr/base/on_meta.h"
-#include "lehr/base/operator_watch.h"
+#include "lehr/memory/async_copy.h"
 #include "lehr/mesh/collectives.h"
+#include "lehr/meter/on_meta.h"
+#include "lehr/meter/operator_watch.h"
 #include "lehr/shard/async_all_to_all.h"
 
 namespace lehr::shard {

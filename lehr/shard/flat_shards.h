@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "lehr/base/side_stream.h"
+#include "lehr/memory/side_stream.h"
 #include "lehr/mesh/group.h"
 #include "lehr/nn/module.h"
 #include "lehr/shard/gathered_memory.h"

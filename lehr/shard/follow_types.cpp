@@ -5,7 +5,7 @@
 #include <torch/library.h>
 
 #include "lehr/base/error.h"
-#include "lehr/base/operator_watch.h"
+#include "lehr/meter/operator_watch.h"
 #include "lehr/shard/aten_call.h"
 #include "lehr/shard/stated_rules.h"
 
@@ -61,7 +61,7 @@ void follow(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
     checker.fail_at(
         call.name(),
         "there is no rule for the layouts of this operator; use operators that have one (docs/parallelism.md, Typed "
-        "layouts), or state its placements (base/operator_watch.h)");
+        "layouts), or state its placements (meter/operator_watch.h)");
   }
   try {
     rule->second(call);

@@ -1,5 +1,5 @@
 // Abstract interpretation of a model's forward on meta tensors, which tracks the type of every tensor. ATen's operators
-// are intercepted before autograd; Lehr's own state their placements (base/operator_watch.h).
+// are intercepted before autograd; Lehr's own state their placements (meter/operator_watch.h).
 #pragma once
 
 #include <memory>

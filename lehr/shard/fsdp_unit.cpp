@@ -3,9 +3,9 @@
 #include <map>
 
 #include "lehr/base/error.h"
-#include "lehr/base/memory_meter.h"
-#include "lehr/base/on_meta.h"
-#include "lehr/base/side_stream.h"
+#include "lehr/memory/side_stream.h"
+#include "lehr/meter/memory_meter.h"
+#include "lehr/meter/on_meta.h"
 #include "lehr/shard/ownership.h"
 
 namespace lehr::shard {

@@ -4,7 +4,7 @@
 #include <unordered_map>
 
 #include "lehr/base/error.h"
-#include "lehr/base/operator_watch.h"
+#include "lehr/meter/operator_watch.h"
 #include "lehr/nn/embedding.h"
 #include "lehr/shard/fsdp_schedule.h"
 #include "lehr/shard/ownership.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "lehr/base/error.h"
-#include "lehr/base/side_stream.h"
+#include "lehr/memory/side_stream.h"
 #include "lehr/shard/ownership.h"
 
 namespace lehr::shard {

@@ -1,7 +1,7 @@
 // Ring attention (https://arxiv.org/abs/2310.01889).
 #include <array>
 
-#include "lehr/base/operator_profile.h"
+#include "lehr/meter/operator_profile.h"
 #include "lehr/ops/attention/attention_lse.h"
 #include "lehr/ops/attention/attention_sequences.h"
 #include "lehr/ops/autograd.h"

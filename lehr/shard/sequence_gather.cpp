@@ -2,8 +2,8 @@
 
 #include <ATen/ops/_unsafe_view.h>
 
-#include "lehr/base/operator_watch.h"
 #include "lehr/mesh/collectives.h"
+#include "lehr/meter/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/recompute.h"
 

@@ -1,4 +1,4 @@
-// Typing rules of Lehr's own operators, from the placements that they state (base/operator_watch.h).
+// Typing rules of Lehr's own operators, from the placements that they state (meter/operator_watch.h).
 #include "lehr/shard/stated_rules.h"
 
 #include <fmt/ranges.h>

@@ -1,7 +1,7 @@
 // Typing rules of Lehr's own operators.
 #pragma once
 
-#include "lehr/base/operator_watch.h"
+#include "lehr/meter/operator_watch.h"
 #include "lehr/shard/type_checker.h"
 
 namespace lehr::shard {

@@ -3,8 +3,8 @@
 #include <unordered_set>
 
 #include "lehr/base/error.h"
-#include "lehr/base/operator_watch.h"
 #include "lehr/mesh/collectives.h"
+#include "lehr/meter/operator_watch.h"
 #include "lehr/nn/activation_checkpoint.h"
 #include "lehr/nn/low_rank_adapter.h"
 #include "lehr/ops/linear/linear.h"

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "lehr/base/error.h"
-#include "lehr/base/operator_profile.h"
+#include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/cuda.h"

@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "lehr/base/error.h"
-#include "lehr/base/side_stream.h"
+#include "lehr/memory/side_stream.h"
 #include "lehr/shard/ownership.h"
 
 namespace lehr::shard {

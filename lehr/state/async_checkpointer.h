@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "lehr/base/staged_copy.h"
+#include "lehr/memory/staged_copy.h"
 #include "lehr/state/checkpoint_contents.h"
 
 namespace lehr::state {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
-#include "lehr/base/suggest.h"
+#include "lehr/config/suggest.h"
 #include "lehr/state/weights.h"
 
 namespace lehr::state {

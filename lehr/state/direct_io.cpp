@@ -8,7 +8,7 @@
 #include <new>
 #include <utility>
 
-#include "lehr/base/map_pages.h"
+#include "lehr/memory/map_pages.h"
 
 namespace lehr::state {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "lehr/base/error.h"
-#include "lehr/base/suggest.h"
+#include "lehr/config/suggest.h"
 #include "lehr/state/direct_io.h"
 #include "lehr/state/pickle.h"
 

@@ -5,7 +5,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/open_file.h"
-#include "lehr/base/suggest.h"
+#include "lehr/config/suggest.h"
 #include "lehr/state/pickle.h"
 #include "lehr/state/strict_json.h"
 

@@ -3,11 +3,11 @@
 #include <filesystem>
 #include <utility>
 
-#include "lehr/base/config.h"
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
 #include "lehr/base/value_of.h"
+#include "lehr/config/config.h"
 #include "lehr/ops/cuda.h"
 #include "lehr/ops/linear_float8/linear_float8.h"
 #include "lehr/peft/inject.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lehr/base/fields.h"
+#include "lehr/config/fields.h"
 #include "lehr/data/data_config.h"
 #include "lehr/descriptor/model_args.h"
 #include "lehr/ops/linear_float8/linear_float8.h"

@@ -4,7 +4,7 @@
 #include <iterator>
 #include <regex>
 
-#include "lehr/base/suggest.h"
+#include "lehr/config/suggest.h"
 #include "lehr/train/config.h"
 
 namespace lehr::train {

@@ -3,8 +3,8 @@
 #include <fmt/ranges.h>
 
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
 #include "lehr/base/open_file.h"
+#include "lehr/config/json.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/adapter_names.h"
 #include "lehr/state/integrity.h"

@@ -11,9 +11,9 @@
 #include <functional>
 
 #include "lehr/base/error.h"
-#include "lehr/base/map_pages.h"
 #include "lehr/base/parallel.h"
 #include "lehr/base/usable_cores.h"
+#include "lehr/memory/map_pages.h"
 #include "lehr/ops/matmul/matmul.h"
 #include "lehr/ops/register_peak/register_peak.h"
 

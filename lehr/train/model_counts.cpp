@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lehr/base/on_meta.h"
-#include "lehr/base/operation_meter.h"
+#include "lehr/meter/on_meta.h"
+#include "lehr/meter/operation_meter.h"
 #include "lehr/peft/inject.h"
 #include "lehr/train/build_stage.h"
 

@@ -5,8 +5,8 @@
 #include <map>
 #include <string>
 
-#include "lehr/base/node.h"
-#include "lehr/base/operator_profile.h"
+#include "lehr/config/node.h"
+#include "lehr/meter/operator_profile.h"
 #include "lehr/train/machine_limits.h"
 
 namespace lehr::train {

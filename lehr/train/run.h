@@ -47,7 +47,8 @@ struct RunEnvironment {
   std::function<StepForecast(
       const TrainConfig& config, const TrainSpec& spec, const descriptor::ModelArgs& args, int64_t world_size)>
       forecast = {};
-  /// Bytes that this rank's machine grants its ranks; default: nine tenths of granted_memory() (base/granted_memory.h).
+  /// Bytes that this rank's machine grants its ranks; default: nine tenths of granted_memory()
+  /// (memory/granted_memory.h).
   std::optional<int64_t> memory = {};
   /// True to read back and log the results of a step only after the next step was launched, so that a GPU never waits
   /// for the host. Default: on a GPU. Never done if a handler on some rank has to see the model between two steps, or

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <limits>
 
-#include "lehr/base/config.h"
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
-#include "lehr/base/json.h"
 #include "lehr/base/value_of.h"
+#include "lehr/config/config.h"
+#include "lehr/config/json.h"
 #include "lehr/data/tokenizer_file.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/pretrained/weights.h"

@@ -5,7 +5,7 @@
 
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
-#include "lehr/metric/plot.h"
+#include "lehr/draw/plot.h"
 #include "lehr/metric/prometheus.h"
 #include "lehr/train/loss_spikes.h"
 #include "lehr/train/precision.h"
@@ -135,7 +135,7 @@ void RunLog::draw_expert_loads() const {
   if (expert_loads_.empty()) {
     return;
   }
-  metric::HeatMap map{
+  draw::HeatMap map{
       .title = "load of the experts, sorted in ascending order (1: an even share)",
       .x_label = "expert",
       .y_label = "step",
@@ -145,7 +145,7 @@ void RunLog::draw_expert_loads() const {
   for (const auto& row : expert_loads_) {
     map.values.insert(map.values.end(), row.begin(), row.end());
   }
-  write_file_atomically(folder_ / "expert_load.svg", metric::heat_map_svg(map));
+  write_file_atomically(folder_ / "expert_load.svg", draw::heat_map_svg(map));
 }
 
 // Warns once per file: the run continues, and so would the warnings.
@@ -334,7 +334,7 @@ void RunLog::finish() {
     log_.info("goodput    {}", goodput_.describe(seconds));
   }
   draw_expert_loads();
-  std::vector<metric::PlotSeries> series;
+  std::vector<draw::PlotSeries> series;
   for (const auto& [key, name] : {std::pair{"loss", "training"}, std::pair{"validation_loss", "validation"}}) {
     metric::MetricSeries read = metric::read_metric(folder_ / "metrics.jsonl", key);
     if (!read.steps.empty()) {
@@ -350,7 +350,7 @@ void RunLog::finish() {
   if (!series.empty()) {
     write_file_atomically(
         folder_ / "loss.svg",
-        metric::line_plot_svg(series, {.title = config_.job.description, .y_label = "loss (nats)"}));
+        draw::line_plot_svg(series, {.title = config_.job.description, .y_label = "loss (nats)"}));
     log_.info("done in {}; loss curve in {}", human_seconds(seconds), (folder_ / "loss.svg").string());
   }
 }

@@ -8,8 +8,8 @@
 #include <map>
 
 #include "lehr/base/error.h"
-#include "lehr/base/granted_memory.h"
 #include "lehr/base/log.h"
+#include "lehr/memory/granted_memory.h"
 #include "lehr/mesh/exception_text.h"
 
 namespace lehr::train {

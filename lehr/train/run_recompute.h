@@ -19,10 +19,10 @@ struct RunRecompute {
 };
 
 /// Replaces mode "auto" in `run.config` by a choice of choose_recompute. The memory granted is nine tenths of that
-/// of the system (base/granted_memory.h), shared by the ranks of a machine; the least of all ranks counts, and the main
-/// rank chooses for all. Without a forecast (for a GPU, with fsdp_cpu_offload, or for a model that cannot run on meta)
-/// the choice is "op 2". Logs a warning if the run needs more memory than is granted, in whatever mode. All ranks call
-/// it together, before the model is built.
+/// of the system (memory/granted_memory.h), shared by the ranks of a machine; the least of all ranks counts, and the
+/// main rank chooses for all. Without a forecast (for a GPU, with fsdp_cpu_offload, or for a model that cannot run on
+/// meta) the choice is "op 2". Logs a warning if the run needs more memory than is granted, in whatever mode. All ranks
+/// call it together, before the model is built.
 RunRecompute choose_for_run(Run& run, const RunEnvironment& environment);
 
 }  // namespace lehr::train

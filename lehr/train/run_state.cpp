@@ -1,8 +1,8 @@
 #include "lehr/train/run_state.h"
 
-#include "lehr/base/config.h"
-#include "lehr/base/json.h"
 #include "lehr/base/open_file.h"
+#include "lehr/config/config.h"
+#include "lehr/config/json.h"
 
 namespace lehr::train {
 

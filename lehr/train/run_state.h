@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "lehr/base/fields.h"
+#include "lehr/config/fields.h"
 
 namespace lehr::train {
 

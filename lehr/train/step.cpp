@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "lehr/base/error.h"
-#include "lehr/base/operator_profile.h"
 #include "lehr/base/value_of.h"
+#include "lehr/meter/operator_profile.h"
 #include "lehr/metric/throughput.h"
 #include "lehr/nn/embedding.h"
 #include "lehr/nn/moe.h"

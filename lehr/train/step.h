@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lehr/base/async_copy.h"
+#include "lehr/memory/async_copy.h"
 #include "lehr/nn/embedding.h"
 #include "lehr/nn/model.h"
 #include "lehr/optim/clip.h"

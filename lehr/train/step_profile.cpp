@@ -2,7 +2,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/metric/throughput.h"
 #include "lehr/state/dtype.h"
 #include "lehr/train/gpu_card.h"

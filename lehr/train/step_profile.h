@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "lehr/base/operator_profile.h"
-#include "lehr/base/profile_clock.h"
+#include "lehr/meter/operator_profile.h"
+#include "lehr/meter/profile_clock.h"
 #include "lehr/train/config.h"
 #include "lehr/train/operator_table.h"
 

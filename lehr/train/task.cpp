@@ -1,7 +1,7 @@
 #include "lehr/train/task.h"
 
 #include "lehr/base/error.h"
-#include "lehr/base/side_stream.h"
+#include "lehr/memory/side_stream.h"
 #include "lehr/nn/head.h"
 
 namespace lehr::train {

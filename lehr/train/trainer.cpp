@@ -4,8 +4,8 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
-#include "lehr/base/operator_profile.h"
 #include "lehr/base/value_of.h"
+#include "lehr/meter/operator_profile.h"
 #include "lehr/metric/device_memory.h"
 #include "lehr/train/corruption.h"
 #include "lehr/train/flight_record.h"

@@ -1,7 +1,7 @@
 #include "lehr/verify/verify.h"
 
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/optim/adamw.h"
 #include "lehr/optim/clip.h"
 #include "lehr/pretrained/model_folder.h"

@@ -8,7 +8,7 @@
 
 #include "lehr/app/models.h"
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/pretrained/model_folder.h"
 #include "lehr/state/dtype.h"
 #include "lehr/train/device.h"

@@ -1,6 +1,6 @@
 // The results of lehr.inspect and lehr.verify, as JSON.
 #include "lehr/app/models.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/pretrained/model_folder.h"
 #include "lehr/state/dtype.h"
 #include "lehr/state/weights.h"

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "lehr/app/models.h"
-#include "lehr/base/caching_allocator.h"
-#include "lehr/base/config.h"
 #include "lehr/base/error.h"
+#include "lehr/config/config.h"
+#include "lehr/memory/caching_allocator.h"
 #include "lehr/mesh/rank_environment.h"
 #include "lehr/plan/forecast.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lehr/base/log.h"
-#include "lehr/base/node.h"
+#include "lehr/config/node.h"
 #include "lehr/train/trainer.h"
 #include "python/module/callback.h"
 #include "python/module/model.h"

@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "lehr/base/device_queues.h"
+#include "lehr/memory/device_queues.h"
 #include "test/base/happens_before.h"
 #include "test/base/operator_uses.h"
 

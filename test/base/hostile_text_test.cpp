@@ -6,10 +6,10 @@
 #include <string>
 
 #include "lehr/base/file_pattern.h"
-#include "lehr/base/json.h"
-#include "lehr/base/json_shape.h"
 #include "lehr/base/printable.h"
-#include "lehr/base/toml.h"
+#include "lehr/config/json.h"
+#include "lehr/config/json_shape.h"
+#include "lehr/config/toml.h"
 #include "test/base/usage_error.h"
 
 namespace lehr {

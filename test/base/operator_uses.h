@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "lehr/base/recorded_inputs.h"
 #include "lehr/base/torch.h"
+#include "lehr/meter/recorded_inputs.h"
 
 namespace lehr::testing {
 

@@ -8,8 +8,8 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
-#include "lehr/base/suggest.h"
 #include "lehr/base/torch.h"
+#include "lehr/config/suggest.h"
 
 namespace lehr {
 namespace {

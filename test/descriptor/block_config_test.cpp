@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 
 namespace lehr::descriptor {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/plan/make_plan.h"
 #include "test/train/support.h"
 

@@ -1,5 +1,5 @@
 // JSON as value trees: config.json and most other files. What is written is read back as the same.
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "test/fuzz/harness.h"
 #include "test/fuzz/json_mutator.h"
 

@@ -1,5 +1,5 @@
 // Files of puzzletron: block configs, and replacements or solutions.
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/descriptor/block_config.h"
 #include "lehr/pretrained/replacements.h"
 #include "test/fuzz/harness.h"

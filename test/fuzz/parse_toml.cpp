@@ -1,5 +1,5 @@
 // TOML: configs.
-#include "lehr/base/toml.h"
+#include "lehr/config/toml.h"
 #include "test/fuzz/harness.h"
 
 void lehr::fuzz::read_input(std::string_view input) {

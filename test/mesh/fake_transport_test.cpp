@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "lehr/base/error.h"
-#include "lehr/base/operation_meter.h"
 #include "lehr/mesh/collectives.h"
 #include "lehr/mesh/distributed_context.h"
+#include "lehr/meter/operation_meter.h"
 
 namespace lehr::mesh {
 namespace {

@@ -12,11 +12,11 @@
 
 #include "every_collective.h"
 #include "lehr/base/error.h"
-#include "lehr/base/memory_meter.h"
 #include "lehr/mesh/connect.h"
 #include "lehr/mesh/distributed_context.h"
 #include "lehr/mesh/gloo_backend.h"
 #include "lehr/mesh/thread_transport.h"
+#include "lehr/meter/memory_meter.h"
 
 namespace lehr::mesh {
 namespace {

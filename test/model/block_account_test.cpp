@@ -3,8 +3,8 @@
 
 #include <gmock/gmock.h>
 
-#include "lehr/base/operation_meter.h"
 #include "lehr/descriptor/block_picture.h"
+#include "lehr/meter/operation_meter.h"
 #include "lehr/nn/module.h"
 #include "test/model/heterogeneous.h"
 #include "test/shard/one_device.h"

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/model/gemma3/family.h"
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/mistral/family.h"

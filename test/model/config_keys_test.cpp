@@ -6,7 +6,7 @@
 
 #include <map>
 
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
 #include "lehr/model/gpt_oss/family.h"

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "lehr/base/error.h"
-#include "lehr/base/node.h"
+#include "lehr/config/node.h"
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
 #include "lehr/model/glm4_moe/family.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
 #include "lehr/model/glm4_moe/family.h"

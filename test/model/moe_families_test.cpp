@@ -5,7 +5,7 @@
 #include <map>
 
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/glm4_moe/family.h"
 #include "lehr/model/gpt_oss/family.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/model/qwen3_next/family.h"
 #include "lehr/nn/model.h"
 

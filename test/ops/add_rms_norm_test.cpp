@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "lehr/base/memory_meter.h"
+#include "lehr/meter/memory_meter.h"
 #include "lehr/ops/linear/linear.h"
 #include "lehr/ops/recompute.h"
 #include "lehr/ops/rms_norm/rms_norm.h"

@@ -1,7 +1,7 @@
 // The FLOPs that attention reports, which are those of `lehr train --profile`: pairs of a query and a key that it sees.
 #include <gmock/gmock.h>
 
-#include "lehr/base/operation_meter.h"
+#include "lehr/meter/operation_meter.h"
 #include "lehr/ops/attention/attention.h"
 #include "lehr/ops/attention/attention_sequences.h"
 

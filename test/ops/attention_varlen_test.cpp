@@ -5,9 +5,9 @@
 
 #include <random>
 
-#include "lehr/base/memory_meter.h"
-#include "lehr/base/on_meta.h"
-#include "lehr/base/operation_meter.h"
+#include "lehr/meter/memory_meter.h"
+#include "lehr/meter/on_meta.h"
+#include "lehr/meter/operation_meter.h"
 #include "lehr/ops/attention/attention_sequences.h"
 #include "test/ops/attention_definition.h"
 #include "test/ops/efficient_on_host.h"

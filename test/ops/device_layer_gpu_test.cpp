@@ -1,11 +1,11 @@
 // Streams, asynchronous copies, pinned buffers and CUDA graphs on a GPU: LibTorch's behind the interfaces whose rules
-// test/base/device_queues_test.cpp and recorded_work_test.cpp check on a recording fake. All of these tests skip
+// test/memory/device_queues_test.cpp and recorded_work_test.cpp check on a recording fake. All of these tests skip
 // without a GPU.
 #include <gmock/gmock.h>
 
-#include "lehr/base/async_copy.h"
-#include "lehr/base/side_stream.h"
-#include "lehr/base/staged_copy.h"
+#include "lehr/memory/async_copy.h"
+#include "lehr/memory/side_stream.h"
+#include "lehr/memory/staged_copy.h"
 #include "lehr/ops/cuda.h"
 #include "lehr/ops/recorded_work.h"
 #include "test/ops/kernels_test.h"

@@ -3,7 +3,7 @@
 #include <ATen/record_function.h>
 #include <gmock/gmock.h>
 
-#include "lehr/base/recorded_inputs.h"
+#include "lehr/meter/recorded_inputs.h"
 #include "lehr/ops/grouped_linear/grouped_linear.h"
 #include "lehr/ops/weight_gradients.h"
 #include "test/ops/against_reference.h"

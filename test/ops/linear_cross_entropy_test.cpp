@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "lehr/base/memory_meter.h"
-#include "lehr/base/on_meta.h"
+#include "lehr/meter/memory_meter.h"
+#include "lehr/meter/on_meta.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/label_rows.h"
 #include "test/ops/against_reference.h"

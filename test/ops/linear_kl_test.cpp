@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "lehr/base/memory_meter.h"
-#include "lehr/base/on_meta.h"
+#include "lehr/meter/memory_meter.h"
+#include "lehr/meter/on_meta.h"
 #include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "test/ops/against_reference.h"
 

@@ -1,9 +1,9 @@
 // Matmuls, by whichever library computes them.
 #include "lehr/ops/matmul/matmul.h"
 
-#include "lehr/base/memory_meter.h"
-#include "lehr/base/on_meta.h"
-#include "lehr/base/operator_profile.h"
+#include "lehr/meter/memory_meter.h"
+#include "lehr/meter/on_meta.h"
+#include "lehr/meter/operator_profile.h"
 #include "lehr/ops/kernels/slot.h"
 #include "lehr/ops/matmul/gemm.h"
 #include "test/ops/against_reference.h"

@@ -1,12 +1,12 @@
 // An operator saves and allocates the same bytes on meta as on the CPU.
-#include "lehr/base/on_meta.h"
+#include "lehr/meter/on_meta.h"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 
-#include "lehr/base/memory_meter.h"
-#include "lehr/base/operation_meter.h"
+#include "lehr/meter/memory_meter.h"
+#include "lehr/meter/operation_meter.h"
 #include "lehr/ops/attention/attention.h"
 #include "lehr/ops/causal_conv/causal_conv.h"
 #include "lehr/ops/clamped_swiglu/clamped_swiglu.h"

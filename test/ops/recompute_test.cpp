@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lehr/base/operation_meter.h"
+#include "lehr/meter/operation_meter.h"
 #include "lehr/ops/attention/attention.h"
 #include "lehr/ops/causal_conv/causal_conv.h"
 #include "lehr/ops/clamped_swiglu/clamped_swiglu.h"

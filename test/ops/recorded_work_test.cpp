@@ -7,7 +7,7 @@
 #include <random>
 
 #include "lehr/base/error.h"
-#include "lehr/base/side_stream.h"
+#include "lehr/memory/side_stream.h"
 #include "test/base/fake_queues.h"
 
 namespace lehr::ops {

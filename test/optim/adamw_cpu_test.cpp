@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lehr/base/operator_profile.h"
+#include "lehr/meter/operator_profile.h"
 #include "lehr/optim/adamw.h"
 #include "test/ops/against_reference.h"
 

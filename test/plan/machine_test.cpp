@@ -7,10 +7,10 @@
 #include <functional>
 #include <string>
 
-#include "lehr/base/config.h"
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
-#include "lehr/base/operation_meter.h"
+#include "lehr/config/config.h"
+#include "lehr/meter/operation_meter.h"
 #include "lehr/ops/attention/attention.h"
 #include "lehr/ops/grouped_linear/grouped_linear.h"
 #include "test/train/support.h"

@@ -4,8 +4,8 @@
 #include <mutex>
 #include <set>
 
-#include "lehr/base/memory_meter.h"
 #include "lehr/mesh/thread_transport.h"
+#include "lehr/meter/memory_meter.h"
 #include "lehr/plan/forecast.h"
 #include "lehr/plan/make_plan.h"
 #include "lehr/plan/report.h"

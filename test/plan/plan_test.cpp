@@ -3,8 +3,8 @@
 #include <map>
 
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
 #include "lehr/base/value_of.h"
+#include "lehr/config/json.h"
 #include "lehr/pipeline/schedules.h"
 #include "lehr/plan/make_plan.h"
 #include "lehr/plan/report.h"

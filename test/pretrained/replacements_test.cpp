@@ -5,7 +5,7 @@
 
 #include <mutex>
 
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/pretrained/convert.h"
 #include "lehr/pretrained/model_folder.h"
 #include "lehr/pretrained/model_parts.h"

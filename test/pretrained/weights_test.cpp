@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "lehr/base/file.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/pretrained/convert.h"
 #include "lehr/pretrained/model_folder.h"
 #include "lehr/state/safetensors_writer.h"

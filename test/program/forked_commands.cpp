@@ -17,7 +17,7 @@
 #include "lehr/app/main.h"
 #include "lehr/app/models.h"
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 
 namespace {
 std::vector<std::string> split(const std::string& line) {

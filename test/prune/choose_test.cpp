@@ -6,7 +6,7 @@
 #include <cmath>
 #include <set>
 
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "test/prune/support.h"
 
 namespace lehr::prune {

@@ -5,7 +5,7 @@
 
 #include <mutex>
 
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/pretrained/convert.h"
 #include "lehr/prune/pruned_model.h"
 #include "test/prune/support.h"

@@ -2,12 +2,12 @@
 
 #include <gmock/gmock.h>
 
-#include "lehr/base/config.h"
 #include "lehr/base/file.h"
-#include "lehr/base/json.h"
-#include "lehr/base/operation_meter.h"
-#include "lehr/base/toml.h"
 #include "lehr/base/value_of.h"
+#include "lehr/config/config.h"
+#include "lehr/config/json.h"
+#include "lehr/config/toml.h"
+#include "lehr/meter/operation_meter.h"
 #include "lehr/search/search_config.h"
 #include "lehr/search/solution.h"
 #include "test/search/support.h"

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "lehr/base/file.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/pretrained/convert.h"
 #include "lehr/search/child.h"
 #include "lehr/search/local_distillation.h"

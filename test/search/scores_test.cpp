@@ -3,8 +3,8 @@
 #include <fstream>
 
 #include "lehr/base/file.h"
-#include "lehr/base/json.h"
-#include "lehr/base/operation_meter.h"
+#include "lehr/config/json.h"
+#include "lehr/meter/operation_meter.h"
 #include "lehr/nn/head.h"
 #include "test/search/support.h"
 

@@ -8,7 +8,7 @@
 #include <set>
 #include <sstream>
 
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/metric/throughput.h"
 #include "lehr/train/machine_limits.h"
 #include "test/train/mesh_support.h"

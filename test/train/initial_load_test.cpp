@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/state/safetensors_writer.h"
 #include "test/train/mesh_support.h"
 

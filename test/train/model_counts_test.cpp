@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lehr/base/operation_meter.h"
+#include "lehr/meter/operation_meter.h"
 #include "lehr/train/build_stage.h"
 #include "test/train/mesh_support.h"
 

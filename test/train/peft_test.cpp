@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/metric/metrics_log.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/inject.h"

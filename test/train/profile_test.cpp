@@ -5,7 +5,7 @@
 #include <functional>
 #include <regex>
 
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/train/machine_limits.h"
 #include "lehr/train/operator_table.h"
 #include "lehr/train/precision.h"

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
+#include "lehr/config/json.h"
 #include "lehr/data/chat_template.h"
 #include "lehr/metric/metrics_log.h"
 #include "lehr/state/weights.h"

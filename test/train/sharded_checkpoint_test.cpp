@@ -5,7 +5,7 @@
 #include <cmath>
 #include <fstream>
 
-#include "lehr/base/memory_meter.h"
+#include "lehr/meter/memory_meter.h"
 #include "lehr/pretrained/weights.h"
 #include "lehr/state/async_checkpointer.h"
 #include "lehr/state/integrity.h"

@@ -8,9 +8,9 @@
 #include <map>
 #include <string>
 
-#include "lehr/base/config.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
+#include "lehr/config/config.h"
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
 #include "lehr/model/glm4_moe/family.h"

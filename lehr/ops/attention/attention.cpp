@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "lehr/base/operator_profile.h"
-#include "lehr/base/operator_watch.h"
+#include "lehr/meter/operator_profile.h"
+#include "lehr/meter/operator_watch.h"
 #include "lehr/ops/attention/attention_cpu.h"
 #include "lehr/ops/attention/attention_sequences.h"
 #include "lehr/ops/attention/attention_varlen.h"

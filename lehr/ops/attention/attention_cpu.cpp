@@ -8,9 +8,9 @@
 #include <optional>
 #include <type_traits>
 
-#include "lehr/base/caching_allocator.h"
 #include "lehr/base/call_context.h"
-#include "lehr/base/operation_meter.h"
+#include "lehr/memory/caching_allocator.h"
+#include "lehr/meter/operation_meter.h"
 #include "lehr/ops/attention/attention_meta.h"
 #include "lehr/ops/attention/bf16_brgemm.h"
 #include "lehr/ops/attention/kernels.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "lehr/base/operator_profile.h"
+#include "lehr/meter/operator_profile.h"
 
 namespace lehr::ops {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lehr/base/operation_meter.h"
+#include "lehr/meter/operation_meter.h"
 
 namespace lehr::ops {
 

@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "lehr/base/operator_watch.h"
+#include "lehr/meter/operator_watch.h"
 
 namespace lehr::ops {
 

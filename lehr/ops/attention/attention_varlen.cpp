@@ -5,8 +5,8 @@
 
 #include <limits>
 
-#include "lehr/base/on_meta.h"
-#include "lehr/base/operator_profile.h"
+#include "lehr/meter/on_meta.h"
+#include "lehr/meter/operator_profile.h"
 #include "lehr/ops/attention/attention_lse.h"
 #include "lehr/ops/attention/attention_meta.h"
 #include "lehr/ops/autograd.h"

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "lehr/base/on_meta.h"
+#include "lehr/meter/on_meta.h"
 #include "lehr/ops/attention/attention.h"
 #include "lehr/ops/attention/attention_meta.h"
 #include "lehr/ops/attention/attention_sequences.h"

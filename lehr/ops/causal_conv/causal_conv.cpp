@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "lehr/base/operation_meter.h"
-#include "lehr/base/operator_profile.h"
+#include "lehr/meter/operation_meter.h"
+#include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/causal_conv/kernels.h"
 #include "lehr/ops/cpu.h"

@@ -4,8 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
-#include "lehr/base/operation_meter.h"
-#include "lehr/base/operator_profile.h"
+#include "lehr/meter/operation_meter.h"
+#include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/clamped_swiglu/kernels.h"
 #include "lehr/ops/cpu.h"

@@ -4,7 +4,7 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/where.h>
 
-#include "lehr/base/operator_profile.h"
+#include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/cpu.h"
 

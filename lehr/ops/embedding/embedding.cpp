@@ -13,9 +13,9 @@
 #include <cstring>
 #include <numeric>
 
-#include "lehr/base/operation_meter.h"
-#include "lehr/base/operator_profile.h"
-#include "lehr/base/operator_watch.h"
+#include "lehr/meter/operation_meter.h"
+#include "lehr/meter/operator_profile.h"
+#include "lehr/meter/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/embedding/kernels.h"

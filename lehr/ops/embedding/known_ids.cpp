@@ -5,8 +5,8 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 
-#include "lehr/base/operation_meter.h"
-#include "lehr/base/operator_profile.h"
+#include "lehr/meter/operation_meter.h"
+#include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/device.h"
 #include "lehr/ops/embedding/embedding.h"

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "lehr/base/caching_allocator.h"
-#include "lehr/base/operation_meter.h"
-#include "lehr/base/operator_profile.h"
-#include "lehr/base/operator_watch.h"
+#include "lehr/memory/caching_allocator.h"
+#include "lehr/meter/operation_meter.h"
+#include "lehr/meter/operator_profile.h"
+#include "lehr/meter/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/gated_delta_rule/kernels.h"

@@ -10,10 +10,10 @@
 #include <array>
 #include <map>
 
-#include "lehr/base/operation_meter.h"
-#include "lehr/base/operator_profile.h"
 #include "lehr/base/parallel.h"
 #include "lehr/base/pieces.h"
+#include "lehr/meter/operation_meter.h"
+#include "lehr/meter/operator_profile.h"
 #include "lehr/ops/device.h"
 #include "lehr/ops/global_norm/kernels.h"
 

@@ -15,7 +15,7 @@
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/zeros.h>
 
-#include "lehr/base/operation_meter.h"
+#include "lehr/meter/operation_meter.h"
 #include "lehr/ops/device.h"
 #include "lehr/ops/grouped_linear/kernels.h"
 

@@ -1,10 +1,10 @@
 // The autograd function of grouped matmuls: group by group with ops/matmul/matmul.h, or ATen's grouped matmul on a GPU.
 #include "lehr/ops/grouped_linear/grouped_linear.h"
 
-#include "lehr/base/on_meta.h"
-#include "lehr/base/operation_meter.h"
-#include "lehr/base/operator_profile.h"
-#include "lehr/base/operator_watch.h"
+#include "lehr/meter/on_meta.h"
+#include "lehr/meter/operation_meter.h"
+#include "lehr/meter/operator_profile.h"
+#include "lehr/meter/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/cuda.h"
 #include "lehr/ops/grouped_linear/cuda.h"

@@ -6,10 +6,10 @@
 
 #include <limits>
 
-#include "lehr/base/on_meta.h"
-#include "lehr/base/operation_meter.h"
-#include "lehr/base/operator_profile.h"
-#include "lehr/base/operator_watch.h"
+#include "lehr/meter/on_meta.h"
+#include "lehr/meter/operation_meter.h"
+#include "lehr/meter/operator_profile.h"
+#include "lehr/meter/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/chunked_loss.h"
 #include "lehr/ops/device.h"

@@ -8,10 +8,10 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
-#include "lehr/base/on_meta.h"
-#include "lehr/base/operation_meter.h"
-#include "lehr/base/operator_profile.h"
-#include "lehr/base/operator_watch.h"
+#include "lehr/meter/on_meta.h"
+#include "lehr/meter/operation_meter.h"
+#include "lehr/meter/operator_profile.h"
+#include "lehr/meter/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/cuda.h"
 #include "lehr/ops/float8/float8.h"

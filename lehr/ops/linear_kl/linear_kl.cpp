@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "lehr/base/on_meta.h"
-#include "lehr/base/operator_profile.h"
+#include "lehr/meter/on_meta.h"
+#include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/chunked_loss.h"
 #include "lehr/ops/cuda.h"

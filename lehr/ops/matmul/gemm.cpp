@@ -10,8 +10,8 @@
 
 #include <algorithm>
 
-#include "lehr/base/on_meta.h"
 #include "lehr/base/parallel.h"
+#include "lehr/meter/on_meta.h"
 #include "lehr/ops/matmul/kernels.h"
 
 namespace lehr::ops {

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-#include "lehr/base/on_meta.h"
+#include "lehr/meter/on_meta.h"
 #include "lehr/ops/kernels/slot.h"
 #include "lehr/ops/matmul/gemm.h"
 

@@ -6,8 +6,8 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
-#include "lehr/base/operation_meter.h"
-#include "lehr/base/operator_profile.h"
+#include "lehr/meter/operation_meter.h"
+#include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/device.h"
 #include "lehr/ops/recompute.h"

@@ -3,8 +3,8 @@
 
 #include <ATen/ops/empty_like.h>
 
-#include "lehr/base/operation_meter.h"
-#include "lehr/base/operator_profile.h"
+#include "lehr/meter/operation_meter.h"
+#include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/device.h"
 #include "lehr/ops/recompute.h"

@@ -1,0 +1,193 @@
+#include "lehr/config/command_line.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
+#include "lehr/config/help_text.h"
+#include "lehr/config/suggest.h"
+#include "lehr/config/toml.h"
+
+namespace lehr {
+
+namespace {
+std::string to_key(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+std::string to_option(std::string_view key) {
+  std::string name(key);
+  std::replace(name.begin(), name.end(), '_', '-');
+  return "--" + name;
+}
+
+// The properties of each option that parsing needs before it reads values.
+class OptionList : public FieldVisitor {
+ public:
+  void visit(const Field& field, FieldRef value) override {
+    const std::string name(field.name);
+    names.push_back(name);
+    if (std::holds_alternative<bool*>(value) || std::holds_alternative<std::optional<bool>*>(value)) {
+      flags.insert(name);
+    }
+    if (std::holds_alternative<std::string*>(value) || std::holds_alternative<std::optional<std::string>*>(value)) {
+      texts.insert(name);
+    }
+    if (std::holds_alternative<std::vector<std::string>*>(value)) {
+      lists.insert(name);
+    }
+  }
+  void begin_group(std::string_view, std::string_view) override {}
+  void end_group() override {}
+  size_t begin_list(std::string_view, std::string_view, size_t) override { return 0; }
+  void begin_item(size_t) override {}
+  void end_item() override {}
+  void end_list() override {}
+
+  bool has(const std::string& key) const { return std::find(names.begin(), names.end(), key) != names.end(); }
+
+  std::vector<std::string> names;
+  std::set<std::string> flags;
+  std::set<std::string> texts;
+  std::set<std::string> lists;
+};
+
+// "  (default 128)" of an option that has a value unless it is given; a flag is off, or its help names --no-FLAG.
+std::string told_default(const Node* value) {
+  const bool none = value == nullptr || value->is_bool() || (value->is_list() && value->size() == 0) ||
+                    (value->is_string() && value->as_string().empty());
+  return none ? "" : fmt::format("  (default {})", value->is_string() ? value->as_string() : toml_value(*value));
+}
+
+class HelpList : public OptionList {
+ public:
+  explicit HelpList(Node defaults) : defaults_(std::move(defaults)) {}
+  void visit(const Field& field, FieldRef value) override {
+    OptionList::visit(field, value);
+    std::string word = flags.count(std::string(field.name)) != 0 ? "" : " VALUE";
+    if (!field.rule.one_of.empty()) {
+      word = fmt::format(" {}", fmt::join(field.rule.one_of, "|"));
+    }
+    text += fmt::format(
+        "  {}{}{}\n",
+        to_option(field.name),
+        word,
+        field.required ? "  (required)" : told_default(defaults_.find(field.name)));
+    text += wrapped_help(field.help);
+  }
+  std::string text;
+
+ private:
+  Node defaults_;
+};
+
+// An argument that begins with two dashes: --KEY, --KEY=VALUE or --no-KEY.
+struct WrittenOption {
+  std::string name;  // as written, without dashes and value
+  std::string key;
+  std::optional<std::string> value;
+  bool negated = false;
+  bool dotted = false;  // the name of a config key, such as training.steps
+};
+
+WrittenOption split_option(const std::string& arg, const OptionList& known) {
+  WrittenOption option;
+  const size_t equals = arg.find('=');
+  option.name = arg.substr(2, equals == std::string::npos ? equals : equals - 2);
+  if (equals != std::string::npos) {
+    option.value = arg.substr(equals + 1);
+  }
+  option.key = to_key(option.name);
+  option.dotted = option.name.find('.') != std::string::npos;
+  if (!known.has(option.key) && option.key.starts_with("no_") && known.flags.count(option.key.substr(3)) != 0) {
+    option.negated = true;
+    option.key = option.key.substr(3);
+  }
+  return option;
+}
+
+// Returns the value of a known option; `before` is its value so far, or null.
+Node value_of(const WrittenOption& option, const OptionList& known, const Node* before) {
+  Node node;
+  if (!option.value) {
+    node = Node(!option.negated);
+  } else if (known.texts.count(option.key) != 0) {
+    node = Node(*option.value);
+  } else {
+    try {
+      node = parse_toml("x = " + *option.value, "command line").at("x");
+    } catch (const Error&) {
+      node = Node(*option.value);
+    }
+  }
+  if (known.lists.count(option.key) != 0 && !node.is_list()) {
+    // An option that may be repeated.
+    Node list = before != nullptr ? *before : Node::make_list();
+    list.push_back(node.is_string() ? node : Node(lehr::value_of(option.value, "the value of an option of a list")));
+    node = list;
+  }
+  node.set_origin({.file = "command line"});
+  return node;
+}
+}  // namespace
+
+Arguments parse_arguments(const std::vector<std::string>& args, const ConfigObject& options) {
+  OptionList known;
+  options.fields(known);
+  Arguments result;
+  Node values = Node::make_table();
+  values.set_origin({.file = "command line"});
+  std::vector<std::string> problems;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string& arg = args[i];
+    if (arg == "--help" || arg == "-h") {
+      result.help = true;
+      continue;
+    }
+    if (!arg.starts_with("--") || arg == "--") {
+      result.positionals.push_back(arg);
+      continue;
+    }
+    WrittenOption option = split_option(arg, known);
+    if (!option.dotted && !known.has(option.key)) {
+      const auto nearest = suggest(option.key, known.names);
+      problems.push_back(fmt::format(
+          "command line: --{}: unknown option{}",
+          option.name,
+          nearest ? fmt::format("; did you mean {}?", to_option(*nearest)) : "; --help lists the options"));
+      continue;
+    }
+    const bool flag = !option.dotted && known.flags.count(option.key) != 0;
+    if (!option.value && !flag) {
+      if (i + 1 == args.size()) {
+        problems.push_back(fmt::format("command line: --{}: expected a value", option.name));
+        continue;
+      }
+      option.value = args[++i];
+    }
+    if (option.dotted) {
+      result.overrides.emplace_back(option.name, *option.value);
+    } else {
+      values.set(option.key, value_of(option, known, values.find(option.key)));
+    }
+  }
+  if (!problems.empty()) {
+    fail("{}", fmt::join(problems, "\n"));
+  }
+  if (!result.help) {
+    load_object(options, values, "command line");
+  }
+  return result;
+}
+
+std::string arguments_help(const ConfigObject& options) {
+  HelpList list(object_to_node(options));
+  options.fields(list);
+  return list.text;
+}
+
+}  // namespace lehr

@@ -1,0 +1,29 @@
+// Command-line parsing with the same field declarations as config files.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lehr/config/config.h"
+
+namespace lehr {
+
+/// The arguments that follow the command's name.
+struct Arguments {
+  std::vector<std::string> positionals;
+  /// --section.key=value, in order.
+  std::vector<std::pair<std::string, std::string>> overrides;
+  bool help = false;  ///< True if --help or -h was given.
+};
+
+/// Fills `options` from `args`: "--name value", "--name=value", "--flag", "--no-flag" ('-' and '_' are equivalent in
+/// names). Dotted names are overrides, which are returned to the caller. Throws one usage error that lists every
+/// problem; for an unknown name it suggests the closest known one. With --help, missing required options are not an
+/// error.
+Arguments parse_arguments(const std::vector<std::string>& args, const ConfigObject& options);
+
+/// Returns the help text of the options, in command-line syntax, with the defaults that `options` has.
+std::string arguments_help(const ConfigObject& options);
+
+}  // namespace lehr

@@ -1,0 +1,128 @@
+#include "lehr/memory/granted_memory.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include "lehr/base/error.h"
+
+namespace lehr {
+
+namespace {
+using std::filesystem::path;
+
+// Returns the number in the first line of a file; nothing if there is none, as in "max".
+std::optional<int64_t> number_in(const path& file) {
+  int64_t value = 0;
+  std::ifstream stream(file);
+  return stream >> value ? std::optional(value) : std::nullopt;
+}
+
+// Returns the number after `name` in a file of lines "name number".
+std::optional<int64_t> number_of(const path& file, const std::string& name) {
+  std::ifstream stream(file);
+  for (std::string line; std::getline(stream, line);) {
+    std::istringstream words(line);
+    std::string word;
+    int64_t value = 0;
+    if (words >> word >> value && word == name) {
+      return value;
+    }
+  }
+  return std::nullopt;
+}
+
+// The names of a version of cgroups.
+struct Names {
+  path top;
+  const char* limit;
+  const char* used;
+  const char* droppable;  // in memory.stat
+};
+
+// Returns the rest of the limits of `group` and its parents. Limits above kNone are version 1's way to have none.
+std::optional<int64_t> left_by(const Names& names, path group) {
+  constexpr int64_t kNone = int64_t{1} << 60;
+  std::optional<int64_t> least;
+  for (;; group = group.parent_path()) {
+    const path folder = names.top / group;
+    const auto limit = number_in(folder / names.limit);
+    const auto used = number_in(folder / names.used);
+    if (limit && used && *limit < kNone) {
+      const int64_t cache = number_of(folder / "memory.stat", names.droppable).value_or(0);
+      least = std::min(least.value_or(kNone), std::max<int64_t>(0, *limit - *used + cache));
+    }
+    if (group.empty() || group == group.parent_path()) {
+      return least;
+    }
+  }
+}
+
+// A line of /proc/self/cgroup is "number:controllers:/group"; version 2 has no controllers.
+std::optional<int64_t> left_by_cgroups(const path& root) {
+  std::optional<int64_t> least;
+  std::ifstream stream(root / "proc/self/cgroup");
+  for (std::string line; std::getline(stream, line);) {
+    const size_t first = line.find(':');
+    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) {
+      continue;
+    }
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const path group = path(line.substr(second + 1)).relative_path();
+    std::optional<int64_t> left;
+    if (controllers == ",,") {
+      left = left_by({root / "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"}, group);
+    } else if (controllers.find(",memory,") != std::string::npos) {
+      left = left_by(
+          {root / "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"},
+          group);
+    }
+    if (left) {
+      least = std::min(least.value_or(*left), *left);
+    }
+  }
+  return least;
+}
+
+std::optional<int64_t> left_by_rlimit(const path& root) {
+  rlimit limit{};
+  const auto pages = number_in(root / "proc/self/statm");
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || !pages) {
+    return std::nullopt;
+  }
+  constexpr int64_t kThreads = 256 << 20;  // addresses of stacks and heaps of threads that are still to start
+  return std::max<int64_t>(0, static_cast<int64_t>(limit.rlim_cur) - *pages * ::sysconf(_SC_PAGESIZE) - kThreads);
+}
+}  // namespace
+
+GrantedMemory granted_memory(const path& root) {
+  std::optional<GrantedMemory> least;
+  const auto consider = [&](std::optional<int64_t> bytes, const char* limit) {
+    if (bytes && (!least || *bytes < least->bytes)) {
+      least = GrantedMemory{*bytes, limit};
+    }
+  };
+  const auto kilobytes = number_of(root / "proc/meminfo", "MemAvailable:");
+  consider(kilobytes ? std::optional(*kilobytes * 1024) : std::nullopt, "available memory");
+  consider(left_by_cgroups(root), "memory limit of the cgroup");
+  consider(left_by_rlimit(root), "ulimit -v");
+  if (!least) {
+    fail("memory: neither /proc/meminfo nor a limit tells how much this process may use");
+  }
+  return *least;
+}
+
+std::string memory_domain() {
+  std::string text;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> text;
+  std::error_code none;
+  return text + std::filesystem::read_symlink("/proc/self/ns/cgroup", none).string() +
+         std::filesystem::read_symlink("/proc/self/ns/pid", none).string();
+}
+
+}  // namespace lehr
