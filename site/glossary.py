@@ -47,7 +47,7 @@ def with_hover_texts(page):
         tag = re.match(r"<(/?)(\w+)", piece)
         if tag and tag[2] in QUIET:
             open_tags.pop() if tag[1] and open_tags else open_tags.append(tag[2])
-        elif not tag and not open_tags:
+        elif not piece.startswith("<") and not open_tags:
             piece = pattern().sub(marked, piece)
         result.append(piece)
     return "".join(result)

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "site"))
 import cpp_api
 import glossary
+import link_titles
 import numbers_page
 import python_api
 from github_markdown import for_mkdocs, links_of
@@ -98,11 +99,13 @@ def on_page_markdown(markdown, page, config, files):
         return markdown
     if uri == "README.md":
         page.meta |= {"hide": ["navigation", "toc"]}
-        hero, _, rest = (ROOT / "site/hero.md").read_text(), *markdown.partition("![Loss of the quickstart]")[1:]
+        hero, _, rest = (ROOT / "site/hero.md").read_text(), *markdown.partition("This is printed at the end")[1:]
         if not rest:
-            raise ValueError("README.md: no longer has the picture before which site/hero.md is put")
+            raise ValueError("README.md: no longer has the sentence that site/hero.md replaces, with all before it")
         markdown = hero + rest.partition("\n")[2]
-    return for_mkdocs(markdown, lambda target: in_site(uri, target))
+    titled = link_titles.with_titles(
+        markdown, (ROOT / uri).parent, lambda path: files.get_file_from_path(path.relative_to(ROOT).as_posix()).page.title)
+    return for_mkdocs(titled, lambda target: in_site(uri, target))
 
 
 def in_site(uri, target):
