@@ -36,7 +36,7 @@ with tempfile.TemporaryDirectory(prefix="lehr-notebooks-") as folder:
         notebook = nbformat.read(path, as_version=4)
         try:
             nbclient.NotebookClient(notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": work}}).execute()
-        except nbclient.exceptions.CellExecutionError as error:
+        except (nbclient.exceptions.CellExecutionError, nbclient.exceptions.CellTimeoutError) as error:
             failed.append(path.name)
             print(f"FAILED {path.name}: {error}")
         else:
