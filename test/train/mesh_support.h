@@ -21,8 +21,8 @@ using Overrides = std::vector<std::pair<std::string, std::string>>;
 /// update divides by the root of a mean of squares); 1e-10 relative is a safe bound.
 inline constexpr double kTolerance = 1e-10;
 
-/// Steps of the runs of family().
-inline constexpr int64_t kSteps = 6;
+/// Steps of the runs of family(): two in which the learning rate rises, and two in which it falls.
+inline constexpr int64_t kSteps = 4;
 
 struct Mesh {
   int64_t dp_replicate = 1, dp_shard = 1, cp = 1, tp = 1, ep = 1, pp = 1;

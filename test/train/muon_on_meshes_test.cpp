@@ -120,7 +120,7 @@ TEST(Muon, ContinuesOnAnyOtherMesh) {
     SCOPED_TRACE(from.name() + " to " + to.name());
     const Folder folder;
     const auto config = tiny_run(folder.path(), run_of("qwen3_moe"));
-    train_on(from, config, 5);
+    train_on(from, config, testing::kSteps / 2);
     train_on(to, config);
     expect_equal(alone("qwen3_moe"), outcome_of(config));
   }
@@ -145,7 +145,7 @@ TEST(Muon, InMixedPrecisionResumesBitForBitOnAMesh) {
       EXPECT_TRUE(is_new || other->second.sizes() != value.sizes() || at::equal(other->second, value)) << name;
     }
   });
-  train_on(mesh, twice, 5);
+  train_on(mesh, twice, testing::kSteps / 2);
   train_on(mesh, twice);
   for (const std::string stem : {"model", "optimizer"}) {
     testing::expect_same_bits(
