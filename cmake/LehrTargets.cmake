@@ -68,7 +68,7 @@ endfunction()
 # One binary per folder: loading LibTorch for every case would cost minutes. One ctest entry per binary, or SHARDS
 # entries with a share of its cases each. Each entry writes results/<entry>.xml, which script/test_report.py reads.
 function(lehr_test name)
-  cmake_parse_arguments(ARG "" "SHARDS" "SOURCES;USES" ${ARGN})
+  cmake_parse_arguments(ARG "" "SHARDS;THREADS" "SOURCES;USES" ${ARGN})
   if(NOT TARGET lehr_test_main)
     add_library(lehr_test_main OBJECT "${PROJECT_SOURCE_DIR}/test/main.cpp")
     target_link_libraries(lehr_test_main PUBLIC GTest::gmock PRIVATE lehr_base lehr_warnings)
@@ -85,6 +85,9 @@ function(lehr_test name)
     set(entry ${name})
     # Threads wait without spinning, since tests run in parallel.
     set(environment "OMP_WAIT_POLICY=PASSIVE")
+    if(ARG_THREADS)
+      list(APPEND environment "OMP_NUM_THREADS=${ARG_THREADS}")
+    endif()
     if(ARG_SHARDS GREATER 1)
       math(EXPR index "${shard} - 1")
       set(entry ${name}_${shard})
