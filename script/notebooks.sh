@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Opens the notebooks in Jupyter with this tree's wheel (make wheel first), or with --run executes them all, as the test
-# `notebooks` does. Installs what they need into .venv-notebook.
+# Opens the notebooks in Jupyter with this tree's wheel (make wheel first), or with --run executes them all. Installs what
+# they need into .venv-notebook.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 script/python_env.sh .venv-notebook example/notebook/requirements.txt torch
 case ${1:-} in
-  --run) exec .venv-notebook/bin/python test/python/notebooks.py build/lehr build ;;
+  --run) LEHR_ALL_NOTEBOOKS=1 exec .venv-notebook/bin/python test/python/notebooks.py build/lehr build ;;
   --setup) exit ;;
   '') ;;
   *) echo "notebooks: expected --run, --setup or nothing, found '$1'" >&2; exit 2 ;;

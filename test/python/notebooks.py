@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Executes the notebooks of example/notebook with the wheel, each in a minute or two, in a temporary folder.
+"""Executes notebooks of example/notebook with the wheel, each in a minute or two, in a temporary folder.
 
 Usage: notebooks.py LEHR BUILD [name ...]
+Executes the notebooks that are named; without a name the first, or with LEHR_ALL_NOTEBOOKS=1 all.
 Runs in this Python, in that of LEHR_NOTEBOOK_PYTHON, or in .venv-notebook (script/notebooks.sh makes it). Exit code 77: none has
 nbclient, ipykernel, matplotlib and torch.
 """
@@ -29,9 +30,12 @@ with tempfile.TemporaryDirectory(prefix="lehr-notebooks-") as folder:
     work.mkdir(parents=True)
     Path(folder, "recipe").symlink_to(root / "recipe")
     os.environ |= {"PYTHONPATH": os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))}
-    for path in sorted((root / "example/notebook").glob("*.ipynb")):
-        if sys.argv[3:] and path.stem not in sys.argv[3:]:
-            continue
+    notebooks = sorted((root / "example/notebook").glob("*.ipynb"))
+    if sys.argv[3:]:
+        notebooks = [path for path in notebooks if path.stem in sys.argv[3:]]
+    elif not os.environ.get("LEHR_ALL_NOTEBOOKS"):
+        notebooks = notebooks[:1]
+    for path in notebooks:
         started = time.monotonic()
         notebook = nbformat.read(path, as_version=4)
         try:
