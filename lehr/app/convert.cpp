@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "lehr/app/command.h"
+#include "lehr/app/stop_notice.h"
 #include "lehr/app/written_model.h"
 #include "lehr/base/error.h"
 #include "lehr/config/command_line.h"
@@ -98,12 +99,14 @@ int convert(const std::vector<std::string>& args, const train::TrainSpecs& specs
   if (options.dtype) {
     conversion.dtype = state::type_from_torch_name(*options.dtype);
   }
-  const pretrained::ConvertReport report = pretrained::convert_checkpoint(conversion, specs.families());
-  for (const std::string& name : report.left_out) {
-    fmt::print("{}: left out, because the model does not use it\n", name);
-  }
-  print_written(options.output, report);
-  return 0;
+  return write_or_stop("convert", options.output, [&](const std::function<void()>& stop_if_asked) {
+    conversion.before_each = stop_if_asked;
+    const pretrained::ConvertReport report = pretrained::convert_checkpoint(conversion, specs.families());
+    for (const std::string& name : report.left_out) {
+      fmt::print("{}: left out, because the model does not use it\n", name);
+    }
+    print_written(options.output, report);
+  });
 }
 
 }  // namespace lehr::app

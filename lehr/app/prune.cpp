@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "lehr/app/command.h"
+#include "lehr/app/stop_notice.h"
 #include "lehr/app/written_model.h"
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
@@ -242,14 +243,20 @@ int prune(const std::vector<std::string>& args, const train::TrainSpecs& specs) 
   } else {
     pruning = choose(options, blocks);
   }
-  const prune::PruneReport report = prune::write_pruned(
-      {.model = options.model, .output = options.output, .subblocks = options.subblocks}, pruning, families);
-  for (const std::string& name : report.left_out) {
-    fmt::print("{}: left out, because the model does not use it\n", name);
-  }
-  print_report(report, parent->decoder_form());
-  print_written(options.output, report);
-  return 0;
+  return write_or_stop("prune", options.output, [&](const std::function<void()>& stop_if_asked) {
+    const prune::PruneReport report = prune::write_pruned(
+        {.model = options.model,
+         .output = options.output,
+         .subblocks = options.subblocks,
+         .before_each = stop_if_asked},
+        pruning,
+        families);
+    for (const std::string& name : report.left_out) {
+      fmt::print("{}: left out, because the model does not use it\n", name);
+    }
+    print_report(report, parent->decoder_form());
+    print_written(options.output, report);
+  });
 }
 
 }  // namespace lehr::app

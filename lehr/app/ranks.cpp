@@ -11,14 +11,24 @@
 
 namespace lehr::app {
 
+namespace {
+void listen(const RankSettings& settings, bool tells) {
+  if (settings.notice != nullptr) {
+    settings.notice->listen(tells);
+  }
+}
+}  // namespace
+
 StartRanks launched_ranks() {
   return [](const RankSettings& settings, const std::function<void(mesh::Transport*)>& body) {
     const auto ranks = mesh::read_rank_environment(mesh::environment_variables());
     if (ranks.world_size == 1) {
+      listen(settings, true);
       body(nullptr);
       return;
     }
     train::set_library_variables(settings.device, /*deterministic=*/false);  // before there are threads
+    listen(settings, ranks.rank == 0);
     mesh::ConnectOptions options = train::choose_rank_device(settings.device, ranks);
     options.init_timeout = std::chrono::seconds(settings.comm.init_timeout_seconds);
     options.timeout = std::chrono::seconds(settings.comm.train_timeout_seconds);
@@ -32,6 +42,7 @@ StartRanks launched_ranks() {
 
 StartRanks thread_ranks(int64_t count) {
   return [count](const RankSettings& settings, const std::function<void(mesh::Transport*)>& body) {
+    listen(settings, true);
     mesh::run_ranks(
         count,
         [&](mesh::Transport& transport) { body(count > 1 ? &transport : nullptr); },
@@ -57,10 +68,11 @@ void on_ranks_of(
     const Arguments& arguments,
     const std::string& device,
     const StartRanks& start,
-    const std::function<void(const MeshConfig& config, mesh::Transport* transport)>& body) {
+    const std::function<void(const MeshConfig& config, mesh::Transport* transport)>& body,
+    StopNotice* notice) {
   const Node sources = merge_sources({.file = {}, .overrides = arguments.overrides});
   const auto config = from_node<MeshConfig>(sources, "command line");
-  start({.device = device, .comm = config.comm}, [&](mesh::Transport* transport) {
+  start({.device = device, .comm = config.comm, .notice = notice}, [&](mesh::Transport* transport) {
     with_places(sources, [&] {
       body(config, transport);
       return 0;

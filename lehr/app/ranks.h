@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lehr/app/stop_notice.h"
 #include "lehr/config/command_line.h"
 #include "lehr/mesh/transport.h"
 #include "lehr/train/config.h"
@@ -16,6 +17,7 @@ namespace lehr::app {
 struct RankSettings {
   std::string device = "auto";  ///< As training.device.
   train::CommConfig comm = {};
+  StopNotice* notice = nullptr;  ///< Begins to listen when the ranks start; the first rank tells.
 };
 
 /// Calls `body` once on each rank that runs in this process, with the rank's transport; null if there is one rank.
@@ -38,11 +40,13 @@ struct MeshConfig {
   void check(Problems& problems) const { parallelism.check(problems); }
 };
 
-/// Calls `body` on each rank of such a command with the keys on its command line, on `device`. Errors name their place.
+/// Calls `body` on each rank of such a command with the keys on its command line, on `device`, and `notice` as in
+/// RankSettings. Errors name their place.
 void on_ranks_of(
     const Arguments& arguments,
     const std::string& device,
     const StartRanks& start,
-    const std::function<void(const MeshConfig& config, mesh::Transport* transport)>& body);
+    const std::function<void(const MeshConfig& config, mesh::Transport* transport)>& body,
+    StopNotice* notice = nullptr);
 
 }  // namespace lehr::app

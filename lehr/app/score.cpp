@@ -8,8 +8,10 @@
 #include "lehr/app/model_and_data.h"
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
+#include "lehr/base/progress.h"
 #include "lehr/config/command_line.h"
 #include "lehr/config/suggest.h"
+#include "lehr/metric/throughput.h"
 #include "lehr/prune/score_model.h"
 #include "lehr/train/device.h"
 #include "lehr/train/load_on_ranks.h"
@@ -109,9 +111,17 @@ void check_score_mesh(const train::Ranks& ranks) {
   }
 }
 
+std::string unchanged(const std::string& output) {
+  return output + " is unchanged";
+}
+
 // One rank's part. Each rank holds a shard of the weights and scores all sequences, and the first one writes.
 void score_on(
-    train::TrainConfig config, const Options& options, const train::TrainSpecs& specs, mesh::Transport* transport) {
+    train::TrainConfig config,
+    const Options& options,
+    const train::TrainSpecs& specs,
+    mesh::Transport* transport,
+    StopNotice& notice) {
   const prune::ScoreOptions wanted = score_options(options);
   const train::Ranks ranks = ranks_of(config.parallelism, transport);
   ranks.require_same("config", to_toml(config));
@@ -138,13 +148,18 @@ void score_on(
   const auto model = train::load_on_ranks(opened, specs, config, ranks, device);
 
   const auto rows = train::RowShare::all(std::min(config.validation.local_batch_size, options.max_rows));
+  const double began = metric::ThroughputMeter::steady_seconds();
   prune::Scores scores = prune::score_model(
       *model,
       specs.families().descriptor_of_hf_folder(folder),
       {.task = *found.task,
        .open =
            [&] { return (options.held_out ? found.data.validation : found.data.train_once)(rows, options.max_rows); },
-       .progress = [&](int64_t done, int64_t all) { log.live(fmt::format("scored {} of {} batches", done, all)); }},
+       .progress =
+           [&](int64_t done, int64_t all) {
+             log.live(progress_text("score, batches", done, all, metric::ThroughputMeter::steady_seconds() - began));
+             notice.set(fmt::format("after {} of {} batches; {}", done, all, unchanged(options.output)));
+           }},
       wanted);
   log.end_live();
   if (!ranks.is_main()) {
@@ -158,6 +173,7 @@ void score_on(
   }
   scores.facts.set("layers", std::move(layers));
   scores.facts.set("data", Node(options.held_out ? "held out" : "training"));
+  notice.defer();  // both files or none
   prune::write_scores(options.output, scores);
 
   const int64_t tokens = scores.facts.at("num_tokens").as_int();
@@ -190,9 +206,10 @@ int score(const std::vector<std::string>& args, const train::TrainSpecs& specs, 
   require(arguments.positionals.size() == 1, "lehr score: expected one config file; see lehr score --help");
   const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = arguments.overrides});
   const auto config = from_node<train::TrainConfig>(sources, arguments.positionals[0]);
-  start({.device = config.training.device, .comm = config.comm}, [&](mesh::Transport* transport) {
+  StopNotice notice("score", "before the first batch; " + unchanged(options.output));
+  start({.device = config.training.device, .comm = config.comm, .notice = &notice}, [&](mesh::Transport* transport) {
     with_places(sources, [&] {
-      score_on(config, options, specs, transport);
+      score_on(config, options, specs, transport, notice);
       return 0;
     });
   });

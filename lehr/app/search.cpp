@@ -2,6 +2,8 @@
 #include "lehr/search/search.h"
 
 #include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <cstdio>
 
 #include "lehr/app/command.h"
@@ -66,12 +68,34 @@ train::TrainConfig distillation_run(
   return config;
 }
 
-void run_search(
+// What a stage that a signal stops has kept, apart from the stages before it.
+std::string kept_in(search::Stage stage, const search::SearchConfig& wanted) {
+  switch (stage) {
+    case search::Stage::library:
+      return wanted.local_distillation.save_steps == 0
+                 ? ", which begins again (local_distillation.save_steps is 0)"
+                 : fmt::format(
+                       ", which continues with the variants that were saved after every {} steps",
+                       wanted.local_distillation.save_steps);
+    case search::Stage::score:
+    case search::Stage::solve:
+      return ", which keeps the measurements that it has made";
+    case search::Stage::distil:
+      return ", which continues from its checkpoint";
+    default:
+      return ", which begins again; the stages before it are kept";
+  }
+}
+
+// Returns true if it was stopped in the stage distil.
+bool run_search(
     const search::SearchConfig& wanted,
     train::TrainConfig config,
     const Options& options,
     const train::TrainSpecs& specs,
-    mesh::Transport* transport) {
+    const std::string& command,
+    mesh::Transport* transport,
+    StopNotice& notice) {
   require(
       config.training.task == train::TaskKind::causal_lm,
       "search: training.task of {}: a search needs a config of task causal_lm",
@@ -81,6 +105,7 @@ void run_search(
   ranks.require_same("config", to_toml(wanted) + to_toml(config));
   const at::Device device = train::choose_device(config.training.device, transport);
   const train::TrainConfig of_run = config;
+  const std::string resume = ranks.world_size() == 1 ? "resume it with: " + command : "the same command resumes it";
   config.data.repeat = false;
   Logger log("", !ranks.is_main());
   const std::filesystem::path teacher = folder_of_model(config, wanted.search.teacher, ranks);
@@ -113,21 +138,33 @@ void run_search(
        .data = opened.data,
        .ranks = ranks,
        .distillation = to_toml(run),
-       .distil = [&](const std::filesystem::path& child, const std::filesystem::path& output) {
+       .distil = [&](const std::filesystem::path& child,
+                     const std::filesystem::path& output) -> std::optional<std::filesystem::path> {
          const train::TrainConfig to_child = distillation_run(of_run, wanted, teacher, child, output);
-         train::Trainer trainer(to_child, {.specs = specs, .log = log, .forecast = plan::forecast_step});
-         trainer.run();
-         return newest_checkpoint(to_child);
-       }});
+         train::Trainer trainer(
+             to_child,
+             {.specs = specs,
+              .log = log,
+              .stop_requested = [&] { return notice.received() != 0; },
+              .forecast = plan::forecast_step});
+         return trainer.run().stopped ? std::nullopt : std::optional(newest_checkpoint(to_child));
+       },
+       .enters =
+           [&](search::Stage stage) {
+             notice.set(fmt::format("in the stage {}{}; {}", search::name_of(stage), kept_in(stage, wanted), resume));
+             if (stage == search::Stage::distil) {  // its trainer saves before it stops
+               notice.defer();
+             }
+           }});
+  notice.set("before the first stage; " + resume);
   if (options.dry_run) {
     search.check_budgets();
-    if (!ranks.is_main()) {
-      return;
+    if (ranks.is_main()) {
+      std::fputs(search::describe_work(search).c_str(), stdout);
     }
-    std::fputs(search::describe_work(search).c_str(), stdout);
-    return;
+    return false;
   }
-  search.run(stage_of(options.stage));
+  return search.run(stage_of(options.stage)).stopped;
 }
 }  // namespace
 
@@ -157,15 +194,22 @@ int search(const std::vector<std::string>& args, const train::TrainSpecs& specs,
   const auto config = from_node<train::TrainConfig>(run_sources, wanted.search.config);
   // Some stages are the main rank's work, for which the others wait without a limit. A rank that fails is noticed
   // anyway.
-  RankSettings settings{.device = config.training.device, .comm = config.comm};
+  StopNotice notice("search", "before the first stage; nothing was written");
+  std::atomic<int> code = 0;
+  RankSettings settings{.device = config.training.device, .comm = config.comm, .notice = &notice};
   settings.comm.train_timeout_seconds = kLongestWait;
   start(settings, [&](mesh::Transport* transport) {
     with_places(sources, [&] {
-      run_search(wanted, config, options, specs, transport);
+      if (run_search(wanted, config, options, specs, command_line_of("search", args), transport, notice)) {
+        code = 128 + (notice.received() != 0 ? notice.received() : SIGTERM);  // another rank may have received it
+      }
       return 0;
     });
   });
-  return 0;
+  if (code != 0) {
+    notice.tell(code - 128);
+  }
+  return code;
 }
 
 }  // namespace lehr::app

@@ -37,7 +37,11 @@ struct Options {
 
 // One rank's part. All ranks compare the same tensors, and the first one prints the report.
 bool verify_on(
-    const Options& options, const MeshConfig& config, const train::TrainSpecs& specs, mesh::Transport* transport) {
+    const Options& options,
+    const MeshConfig& config,
+    const train::TrainSpecs& specs,
+    mesh::Transport* transport,
+    StopNotice& notice) {
   const train::Ranks ranks = ranks_of(config.parallelism, transport);
   verify::VerifyOptions wanted{
       .model = options.model,
@@ -52,6 +56,7 @@ bool verify_on(
   if (ranks.is_main()) {
     std::fputs(verify::format_report(report).c_str(), stdout);
     if (options.output) {
+      notice.defer();  // all of the file, or none
       state::save_safetensors(*options.output, {report.computed.begin(), report.computed.end()});
     }
   }
@@ -79,11 +84,17 @@ int verify(const std::vector<std::string>& args, const train::TrainSpecs& specs,
   }
   require(arguments.positionals.empty(), "lehr verify: takes options only; see lehr verify --help");
   std::atomic<bool> ok = true;
-  on_ranks_of(arguments, options.device, start, [&](const MeshConfig& config, mesh::Transport* transport) {
-    if (!verify_on(options, config, specs, transport)) {
-      ok = false;
-    }
-  });
+  StopNotice notice("verify", "before the comparison was complete; nothing was written");
+  on_ranks_of(
+      arguments,
+      options.device,
+      start,
+      [&](const MeshConfig& config, mesh::Transport* transport) {
+        if (!verify_on(options, config, specs, transport, notice)) {
+          ok = false;
+        }
+      },
+      &notice);
   return ok ? 0 : 3;
 }
 

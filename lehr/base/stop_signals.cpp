@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -9,6 +10,9 @@
 namespace lehr {
 
 namespace {
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kSameStop(200);
+
 sigset_t stop_signals() {
   sigset_t set;
   sigemptyset(&set);
@@ -39,11 +43,12 @@ void StopSignals::set_last_act(std::function<void(int signal, bool second)> act)
 
 void StopSignals::listen() {
   const sigset_t set = stop_signals();
+  Clock::time_point first;
   for (int signal = 0; sigwait(&set, &signal) == 0;) {
     if (ending_) {
       return;
     }
-    if (!deferred_ || received_ != 0) {
+    if (!deferred_ || (received_ != 0 && Clock::now() - first > kSameStop)) {
       const std::lock_guard lock(mutex_);
       try {
         if (last_act_) {
@@ -54,7 +59,10 @@ void StopSignals::listen() {
       }
       std::_Exit(128 + signal);
     }
-    received_ = signal;
+    if (received_ == 0) {
+      first = Clock::now();
+      received_ = signal;
+    }
   }
 }
 

@@ -16,7 +16,8 @@ namespace lehr {
 /// register at a workspace on the heap, and the kernel writes the signal frame below it.
 ///
 /// Until `defer` is called, a signal ends the program immediately with 128 + its number, as without this object. After
-/// that, the first signal is kept for `received`, and a second one ends the program.
+/// that, the first signal is kept for `received`, and a second one ends the program, except within a fifth of a second:
+/// a terminal sends Ctrl-C to all its processes, and the parent of this one may pass it on.
 class StopSignals {
  public:
   /// Construct it before any computing thread: threads inherit the signal mask of the thread that starts them.

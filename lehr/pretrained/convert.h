@@ -23,6 +23,7 @@ struct ConvertOptions {
   /// Write one file per sub-block (pretrained/subblocks.h), regardless of size, instead of splitting by size.
   bool subblocks = false;
   std::vector<Replacement> replacements = {};  ///< Sub-blocks to take from other folders.
+  std::function<void()> before_each = {};      ///< As in ModelOutput.
 };
 
 struct ConvertReport : WrittenModel {

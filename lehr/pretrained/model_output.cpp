@@ -137,7 +137,12 @@ WrittenModel write_model_folder(
   const TemporaryFolder folder(without_slash(options.output));
   state::SafetensorsWriter writer(folder.path(), std::move(plan));
   writer.create();
-  state::stream(map, source, state::file_sink(writer));
+  state::stream(map, source, [&, sink = state::file_sink(writer)](const state::MappedTensor& tensor) {
+    if (options.before_each) {
+      options.before_each();
+    }
+    sink(tensor);
+  });
   writer.sync();
   WrittenModel written{
       .num_tensors = static_cast<int64_t>(map.map().outputs().size()),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,8 @@ struct ModelOutput {
   bool subblocks = false;  ///< Write one file per sub-block (pretrained/subblocks.h), regardless of size.
   std::vector<std::pair<std::string, std::string>> texts = {};  ///< Names and contents of text files, such as
                                                                 ///< config.json.
+  std::function<void()> before_each = {};  ///< Called before each tensor is written; what it throws removes the
+                                           ///< folder.
 };
 
 /// Statistics of a written folder.

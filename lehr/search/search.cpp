@@ -10,6 +10,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
+#include "lehr/base/progress.h"
 #include "lehr/config/json.h"
 #include "lehr/metric/throughput.h"
 #include "lehr/pretrained/weights.h"
@@ -145,9 +146,7 @@ HeldOut Search::held_out() const {
 }
 
 void Search::show(const std::string& what, int64_t done, int64_t all) {
-  const double elapsed = metric::ThroughputMeter::steady_seconds() - stage_begin_;
-  const double left = elapsed / static_cast<double>(done) * static_cast<double>(all - done);
-  environment_.log.live(fmt::format("{}: {} of {}, {} left", what, done, all, human_seconds(left)));
+  environment_.log.live(progress_text(what, done, all, metric::ThroughputMeter::steady_seconds() - stage_begin_));
 }
 
 // Everything that the results of a stage depend on, as text.
@@ -231,6 +230,9 @@ const SearchResults& Search::run(Stage last) {
   }
   for (const Stage stage : kStages) {
     environment_.ranks.set_doing(fmt::format("the stage {} of a search", name_of(stage)));
+    if (environment_.enters) {
+      environment_.enters(stage);
+    }
     stage_begin_ = metric::ThroughputMeter::steady_seconds();
     done_before_ = false;
     run_stage(stage);
@@ -239,11 +241,11 @@ const SearchResults& Search::run(Stage last) {
         {.stage = stage,
          .seconds = metric::ThroughputMeter::steady_seconds() - stage_begin_,
          .done_before = done_before_});
-    if (stage == last) {
+    if (stage == last || results_.stopped) {
       break;
     }
   }
-  environment_.ranks.any(false);  // none leaves before the main rank is done
+  results_.stopped = environment_.ranks.any(results_.stopped);  // none leaves before the main rank is done
   return results_;
 }
 

@@ -50,8 +50,11 @@ struct SearchEnvironment {
   const train::Ranks& ranks;
   std::string distillation;  ///< Identifies the settings of `distil`.
   /// Trains the child in `child` to reproduce the teacher, in `output`, from where an earlier call was stopped. Returns
-  /// the folder of the trained child.
-  std::function<std::filesystem::path(const std::filesystem::path& child, const std::filesystem::path& output)> distil;
+  /// the folder of the trained child; nothing if it was stopped, and saved for a later call.
+  std::function<std::optional<std::filesystem::path>(
+      const std::filesystem::path& child, const std::filesystem::path& output)>
+      distil;
+  std::function<void(Stage stage)> enters = {};  ///< Called on all ranks when a stage begins.
 };
 
 /// Returns the indices of the variants, for names of folders and records of stages.
@@ -89,6 +92,7 @@ struct SearchResults {
   std::optional<DivergenceSums> before_distillation, after_distillation;
   std::filesystem::path child, distilled;
   std::vector<StageTime> times;
+  bool stopped = false;  ///< `distil` was stopped, and there is no report; the same on all ranks.
 };
 
 /// A search. Its members refer to one another, so it never moves.

@@ -265,7 +265,12 @@ void Search::distil() {
     environment_.log.info("distil     off: distillation.steps is 0");
     return;
   }
-  results_.distilled = environment_.distil(results_.child, folder_of(Stage::distil, "distil"));  // resumes by itself
+  const auto distilled = environment_.distil(results_.child, folder_of(Stage::distil, "distil"));  // resumes by itself
+  if (!distilled) {
+    results_.stopped = true;
+    return;
+  }
+  results_.distilled = *distilled;
   results_.after_distillation = measure_folder(*library_, held_out(), results_.distilled, environment_.families);
   const auto tokens = static_cast<double>(results_.after_distillation->tokens);
   environment_.log.info(

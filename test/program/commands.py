@@ -3,7 +3,7 @@
 
 Usage: commands.py LEHR      (standard library only)
 """
-import gzip, json, os, random, shutil, struct, subprocess, sys, tempfile, time
+import gzip, json, os, random, shutil, signal, struct, subprocess, sys, tempfile, time
 from pathlib import Path
 
 lehr = os.path.abspath(sys.argv[1])
@@ -161,6 +161,14 @@ holds("no variable of the environment is logged or saved",
       done.returncode == 0 and secret not in done.stdout + done.stderr and secret.encode() not in written)
 
 measure = ["score", out / "config.toml", "--max-rows", "24"]
+process = subprocess.Popen([lehr, "score", str(out / "config.toml"), "--max-rows=100000", f"--output={work}/stopped"],
+                           stderr=subprocess.PIPE, text=True)
+time.sleep(1)
+process.send_signal(signal.SIGINT)
+said = process.communicate()[1]
+holds("Ctrl-C ends score in one line", process.returncode == 130 and said.splitlines()[-1].startswith(
+    "lehr score: stopped by Ctrl-C ") and said.endswith("/stopped is unchanged\n"))
+holds("and leaves no scores", not list((work / "stopped").glob("*")))
 told = run(*measure, "--output", work / "measured")
 facts = json.loads((work / "measured/scores.json").read_text())
 holds("score says what it did", set(facts["formulas"]) == {"ffn_channels", "kv_heads", "attention", "ffn"}

@@ -109,6 +109,36 @@ for kill in range(KILLS):
 run(*search_in(work / "killed"))
 holds(f"a search that was killed {KILLS} times has the same bits", digest(work / "killed") == wanted)
 
+# --- Ctrl-C ----------------------------------------------------------------------------------------------------------
+def stop(folder, signal_number, reached):
+    """Sends the signal to a search once it has reached a stage. Returns its exit code and what it said."""
+    process = subprocess.Popen([lehr, *map(str, search_in(folder))], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                               text=True)
+    while process.poll() is None and not reached():
+        time.sleep(0.001)
+    process.send_signal(signal_number)
+    said = process.communicate()[1]
+    return process.returncode, said
+
+
+for number, stage, kept, pattern in [
+    (signal.SIGINT, "library", "which continues with the variants that were saved after every 4 steps",
+     "library/unfinished-*/*.safetensors"),
+    (signal.SIGTERM, "score", "which keeps the measurements that it has made", "scores.jsonl"),
+    (signal.SIGINT, "distil", "which continues from its checkpoint", "distil-*/metrics.jsonl"),
+]:
+    folder = work / "interrupted"
+    code, said = stop(folder, number, lambda: list(folder.glob(pattern)))
+    name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+    line = said.splitlines()[-1]
+    holds(f"{name} in {stage} is told in one line, with what is kept",
+          code == 128 + number and line.startswith(f"lehr search: stopped by {name} in the stage {stage}, {kept}; "))
+    holds("and the command that resumes it",
+          line.endswith("resume it with: lehr " + " ".join(map(str, search_in(folder)))))
+holds("the child in distillation was saved", list((work / "interrupted").glob("distil-*/checkpoints/step-*")))
+run(*search_in(work / "interrupted"))
+holds("a search that was interrupted has the same bits", digest(work / "interrupted") == wanted)
+
 # --- ranks -------------------------------------------------------------------------------------------------------------
 def measurements(folder):
     """Returns what was measured -> the sums, of each rank."""

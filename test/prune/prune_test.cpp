@@ -25,6 +25,23 @@ using testing::Folder;
 using ::testing::HasSubstr;
 using testing::prune_to;
 
+TEST(PruneTarget, AChildThatIsStoppedLeavesNothing) {
+  const fs::path parent = fs::path(LEHR_SOURCE_DIR) / "test/data/reference/qwen3_tied_v4config";
+  const Folder folder;
+  int written = 0;
+  const auto stop = [&] {
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 1) << "the folder is being written";
+    require(++written < 3, "stopped");
+  };
+  const PruneTarget target{.model = parent, .output = folder.path() / "child", .before_each = stop};
+  const Pruning all{.layers = std::vector<LayerKeeps>(blocks_of(parent).size())};
+  EXPECT_THAT(error_of([&] { write_pruned(target, all, families()); }), HasSubstr("stopped"));
+  const pretrained::ConvertOptions copy{
+      .model = parent, .output = folder.path() / "copy", .before_each = [] { fail("stopped"); }};
+  EXPECT_THAT(error_of([&] { convert_checkpoint(copy, families()); }), HasSubstr("stopped"));
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
 class OfEqualSize : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(
     References,

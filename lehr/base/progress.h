@@ -1,0 +1,13 @@
+// The text of a status line: how much of some work is done, and the time left.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace lehr {
+
+/// Returns "stats, layers: 3 of 8, 12s left" after `seconds`, for work whose parts take equally long; without the time
+/// if nothing is done yet.
+std::string progress_text(const std::string& what, int64_t done, int64_t all, double seconds);
+
+}  // namespace lehr
