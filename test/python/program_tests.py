@@ -1,7 +1,10 @@
 """Tests of the program in the wheel, and of functions that run it."""
+import io
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import lehr
@@ -85,6 +88,47 @@ class Commands(WithFolder):
         scores = lehr.score(config, self.folder / "scores", kinds="kv_heads", max_rows=2)
         self.assertIn("kv_heads", str(scores))
         self.assertEqual(lehr.score(config, self.folder / "again", kinds=["kv_heads"], max_rows=2), scores)
+
+    def test_progress_is_shown_or_passed_to_a_function(self):
+        config, seen = tiny_run(self.folder / "run"), []
+        config["data"]["validation_fraction"] = 0.001
+        lehr.Trainer(config).run()
+        lehr.score(config, self.folder / "scores", kinds="kv_heads", max_rows=40, progress=seen.append)
+        self.assertTrue([text for text in seen if text.startswith("score, batches: ") and text.endswith(" left")], seen)
+        self.assertFalse([text for text in seen if "\x1b" in text or "\r" in text])
+        error, sys.stderr = sys.stderr, io.StringIO()
+        try:
+            lehr.score(config, self.folder / "scores", kinds="kv_heads", max_rows=40)
+            self.assertEqual(sys.stderr.getvalue(), "", "neither a terminal nor a notebook")
+            lehr.score(config, self.folder / "scores", kinds="kv_heads", max_rows=40, progress=True)
+            self.assertIn("\rscore, batches: ", sys.stderr.getvalue())
+        finally:
+            sys.stderr = error
+        with self.assertRaisesRegex(ValueError, "no more"):
+            lehr.score(config, self.folder / "scores", kinds="kv_heads", progress=self._refuse)
+        with self.assertRaisesRegex(lehr.Error, "^lehr score: --held-out: "):
+            lehr.score({**config, "data": {**config["data"], "validation_fraction": 0}}, self.folder / "scores",
+                       held_out=True, progress=seen.append)
+
+    def _refuse(self, text):
+        raise ValueError("no more")
+
+    def test_ctrl_c_raises_and_stops_the_program(self):
+        config = tiny_run(self.folder / "run")
+        lehr.Trainer(config).run()
+        code = ("import lehr, sys\nsys.path.insert(0, sys.argv[2])\nfrom support import tiny_run\n"
+                "said = []\n"
+                "def show(text):\n    said.append(text)\n    print('batch', flush=True)\n"
+                "try:\n    lehr.score(tiny_run(sys.argv[1]), sys.argv[1] + '/scores', max_rows=100000, progress=show)\n"
+                "except KeyboardInterrupt:\n    print('interrupted', said[-1])\n")
+        child = subprocess.Popen([sys.executable, "-c", code, self.folder / "run", os.path.dirname(__file__)],
+                                 stdout=subprocess.PIPE, text=True)
+        child.stdout.readline()  # it scores
+        child.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        output = child.communicate(timeout=60)[0]
+        self.assertLess(time.monotonic() - began, 20)
+        self.assertRegex(output, r"interrupted lehr score: stopped by Ctrl-C after \d+ of \d+ batches; ")
 
     def test_verify_compares_with_a_reference(self):
         folder = random_model(self.folder, "qwen3")
