@@ -8,9 +8,12 @@
 
 #include "lehr/app/command.h"
 #include "lehr/base/error.h"
+#include "lehr/base/log.h"
+#include "lehr/base/progress.h"
 #include "lehr/config/command_line.h"
 #include "lehr/config/config.h"
 #include "lehr/emulate/emulate.h"
+#include "lehr/metric/throughput.h"
 #include "lehr/plan/calibrate_run.h"
 #include "lehr/plan/report.h"
 #include "lehr/plan/resolved_run.h"
@@ -141,6 +144,18 @@ void make_output(const std::string& folder) {
       error ? error.message() : std::strerror(errno));
 }
 
+// Shows progress on the status line; the time left is that of the present part.
+plan::PlanProgress progress_on(Logger& log) {
+  return [&log, part = std::string(), began = 0.0](const std::string& what, int64_t done, int64_t all) mutable {
+    const double now = metric::ThroughputMeter::steady_seconds();
+    if (part != what) {
+      part = what;
+      began = now;
+    }
+    log.live(progress_text("plan, " + what, done, all, now - began));
+  };
+}
+
 int search(
     const Node& sources,
     const train::TrainConfig& config,
@@ -148,13 +163,15 @@ int search(
     const plan::Machine& machine,
     const Options& options) {
   require(options.devices > 0, "lehr plan --search: expected the number of devices, --devices N");
+  Logger log;
   const plan::SearchResult result = with_places(sources, [&] {
     return plan::search_plans(
         config,
         specs.at(config.model),
         machine,
-        {.devices = options.devices, .microbatch_rows = options.microbatch_sizes});
+        {.devices = options.devices, .microbatch_rows = options.microbatch_sizes, .progress = progress_on(log)});
   });
+  log.end_live();
   std::fputs(plan::search_text(result, machine).c_str(), stdout);
   if (result.best.empty()) {
     return 3;
@@ -216,6 +233,7 @@ int plan(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
     make_output(options.output);
     return search(sources, config, specs, machine, options);
   }
+  Logger log;
   const plan::Plan made = with_places(sources, [&] {
     if (options.emulate) {  // before the plan is printed and written
       emulate::check_emulation(plan::resolve(config, specs.at(config.model), options.devices), machine, peer);
@@ -225,14 +243,19 @@ int plan(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
         config,
         specs.at(config.model),
         machine,
-        {.devices = options.devices, .compare_schedules = options.schedules, .peer = peer});
+        {.devices = options.devices,
+         .compare_schedules = options.schedules,
+         .peer = peer,
+         .progress = progress_on(log)});
   });
+  log.end_live();
   std::fputs(plan::report_text(made).c_str(), stdout);
   if (!options.output.empty()) {
     plan::write_plan(made, options.output);
   }
   if (options.emulate) {
     const auto emulation = with_places(sources, [&] { return emulate::emulate(made, specs.at(config.model)); });
+    log.end_live();
     std::fputs(emulate::report_text(emulation, made).c_str(), stdout);
     if (!options.output.empty()) {
       emulate::write_emulation(emulation, made, options.output);

@@ -132,9 +132,14 @@ void warn_of_mesh(Plan& plan) {
 }  // namespace
 
 std::vector<SchedulePrediction> compare_schedules(
-    const ResolvedRun& run, StageCosts& costs, const CostContext& context) {
+    const ResolvedRun& run, StageCosts& costs, const CostContext& context, const PlanProgress& progress) {
   std::vector<SchedulePrediction> found;
-  for (const pipeline::ScheduleInfo& info : pipeline::all_schedules()) {
+  int64_t done = 0;
+  const auto& all = pipeline::all_schedules();
+  for (const pipeline::ScheduleInfo& info : all) {
+    if (progress) {
+      progress("schedules", done++, static_cast<int64_t>(all.size()));
+    }
     if (!info.has_backward) {
       continue;
     }
@@ -227,7 +232,7 @@ Plan make_plan(
     }
   }
   if (options.compare_schedules && plan.run.mesh.pipeline_parallel > 1) {
-    plan.schedules = compare_schedules(plan.run, costs, context);
+    plan.schedules = compare_schedules(plan.run, costs, context, options.progress);
     const auto per_rank = static_cast<int64_t>(plan.rank_of_stage.size()) / plan.run.mesh.pipeline_parallel;
     for (SchedulePrediction& one : plan.schedules) {
       one.configured = one.name == plan.schedule && one.stages_per_rank == per_rank;

@@ -1,6 +1,7 @@
 // Prediction of a training run from its config alone: time, memory, bubble and communication.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "lehr/plan/plan.h"
@@ -10,10 +11,14 @@
 
 namespace lehr::plan {
 
+/// Called after each part of the planning: "meshes", 3 of 20.
+using PlanProgress = std::function<void(const std::string& what, int64_t done, int64_t all)>;
+
 struct PlanOptions {
   int64_t devices = 0;            ///< 0: the product of the degrees.
   bool compare_schedules = true;  ///< Fill Plan::schedules.
   PeerDesign peer = {};           ///< For plans of other systems' runs.
+  PlanProgress progress = {};
 };
 
 /// Plans a run. activation_checkpoint.mode = "auto" becomes what a run chooses (train/recompute_choice.h) with the
@@ -32,6 +37,6 @@ CostContext cost_context(const Plan& plan);
 /// Returns predictions of all schedules that are legal for the run's mesh and batch: those that fit first, then by step
 /// time. `costs` are those of the run.
 std::vector<SchedulePrediction> compare_schedules(
-    const ResolvedRun& run, StageCosts& costs, const CostContext& context);
+    const ResolvedRun& run, StageCosts& costs, const CostContext& context, const PlanProgress& progress = {});
 
 }  // namespace lehr::plan

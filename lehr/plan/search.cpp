@@ -45,7 +45,7 @@ class Search {
   int64_t num_layers() const { return num_layers_; }
   bool has_experts() const { return has_experts_; }
 
-  void run(const std::vector<MeshPoint>& points) {
+  void run(const std::vector<MeshPoint>& points, const PlanProgress& progress) {
     std::vector<std::pair<double, const MeshPoint*>> order;
     for (const MeshPoint& point : points) {
       const double least = stages_.least_seconds(point);
@@ -55,12 +55,21 @@ class Search {
     }
     result.meshes = static_cast<int64_t>(order.size());
     std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    int64_t done = 0;
+    const auto told = [&] {
+      if (progress) {
+        progress("meshes", done, result.meshes);
+      }
+    };
+    told();
     // In the order of the lower bounds, so that the first hopeless mesh ends the search.
     for (const auto& [least, point] : order) {
       if (least >= cutoff()) {
         break;
       }
       try_point(*point);
+      ++done;
+      told();
     }
     result.layouts = stages_.layouts();
   }
@@ -343,14 +352,22 @@ SearchResult search_plans(
       options.devices,
       config.training.global_batch_size,
       rows.front());
-  search.run(points);
+  search.run(points, options.progress);
   SearchResult result = std::move(search.result);
   require(
       result.meshes > 0,
       "search: no mesh of {} devices is legal; the last one tried: {}",
       options.devices,
       search.why_not());
-  for (const Found& one : search.found()) {
+  int64_t planned = 0;
+  const auto found = search.found();
+  const auto told = [&] {
+    if (options.progress) {
+      options.progress("plans of the best", planned, static_cast<int64_t>(std::min(options.best, found.size())));
+    }
+  };
+  told();
+  for (const Found& one : found) {
     if (result.best.size() == options.best) {
       break;
     }
@@ -359,6 +376,8 @@ SearchResult search_plans(
     if (plan.fits()) {
       result.best.push_back({std::move(chosen), std::move(plan)});
     }
+    planned = static_cast<int64_t>(result.best.size());
+    told();
   }
   std::stable_sort(result.best.begin(), result.best.end(), [](const Candidate& a, const Candidate& b) {
     return a.plan.tokens_per_second > b.plan.tokens_per_second;

@@ -12,6 +12,7 @@ struct SearchOptions {
   int64_t devices = 1;
   std::vector<int64_t> microbatch_rows = {};  ///< Sequences per micro-batch to try; empty: those of the config.
   size_t best = 10;                           ///< Number of meshes to return.
+  PlanProgress progress = {};                 ///< Of meshes that may be tried: slower ones than the best are not.
 };
 
 /// One mesh with its best schedule, reshard policy, activation checkpointing and micro-batch.
