@@ -13,16 +13,18 @@
 
 namespace lehr {
 
+std::string option_name(std::string_view key) {
+  std::string name(key);
+  if (name.find('.') == std::string::npos) {
+    std::replace(name.begin(), name.end(), '_', '-');
+  }
+  return "--" + name;
+}
+
 namespace {
 std::string to_key(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
-}
-
-std::string to_option(std::string_view key) {
-  std::string name(key);
-  std::replace(name.begin(), name.end(), '_', '-');
-  return "--" + name;
 }
 
 // The properties of each option that parsing needs before it reads values.
@@ -74,7 +76,7 @@ class HelpList : public OptionList {
     }
     text += fmt::format(
         "  {}{}{}\n",
-        to_option(field.name),
+        option_name(field.name),
         word,
         field.required ? "  (required)" : told_default(defaults_.find(field.name)));
     text += wrapped_help(field.help);
@@ -158,7 +160,7 @@ Arguments parse_arguments(const std::vector<std::string>& args, const ConfigObje
       problems.push_back(fmt::format(
           "command line: --{}: unknown option{}",
           option.name,
-          nearest ? fmt::format("; did you mean {}?", to_option(*nearest)) : "; --help lists the options"));
+          nearest ? fmt::format("; did you mean {}?", option_name(*nearest)) : "; --help lists the options"));
       continue;
     }
     const bool flag = !option.dotted && known.flags.count(option.key) != 0;
@@ -173,6 +175,7 @@ Arguments parse_arguments(const std::vector<std::string>& args, const ConfigObje
       result.overrides.emplace_back(option.name, *option.value);
     } else {
       values.set(option.key, value_of(option, known, values.find(option.key)));
+      result.options.push_back("--" + option.name);
     }
   }
   if (!problems.empty()) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,7 +15,8 @@ struct Arguments {
   std::vector<std::string> positionals;
   /// --section.key=value, in order.
   std::vector<std::pair<std::string, std::string>> overrides;
-  bool help = false;  ///< True if --help or -h was given.
+  std::vector<std::string> options = {};  ///< The options that were given, as written: "--max-rows", "--no-shuffle".
+  bool help = false;                      ///< True if --help or -h was given.
 };
 
 /// Fills `options` from `args`: "--name value", "--name=value", "--flag", "--no-flag" ('-' and '_' are equivalent in
@@ -22,6 +24,9 @@ struct Arguments {
 /// problem; for an unknown name it suggests the closest known one. With --help, missing required options are not an
 /// error.
 Arguments parse_arguments(const std::vector<std::string>& args, const ConfigObject& options);
+
+/// Returns an option as a user writes it: "--max-rows" for the field max_rows, "--training.seq_len" for a config key.
+std::string option_name(std::string_view key);
 
 /// Returns the help text of the options, in command-line syntax, with the defaults that `options` has.
 std::string arguments_help(const ConfigObject& options);

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "lehr/base/error.h"
+#include "lehr/config/command_line.h"
 #include "lehr/config/config.h"
 #include "lehr/config/field_rules.h"
 #include "lehr/config/suggest.h"
@@ -259,7 +260,7 @@ class Loader : public FieldVisitor {
     messages_.push_back(
         {origin.line,
          origin.column,
-         fmt::format("{}: {}{}: {}", origin.text(), from_command_line ? "--" : "", key, what)});
+         fmt::format("{}: {}: {}", origin.text(), from_command_line ? option_name(key) : key, what)});
   }
 
   static std::string leaf_of(const std::string& key) { return key.substr(key.rfind('.') + 1); }

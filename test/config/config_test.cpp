@@ -219,8 +219,10 @@ struct Flags {
   bool tensors = true;
   int64_t count = 1;
   std::vector<std::string> files;
+  int64_t max_rows = 1;
   void fields(FieldVisitor& v) {
     v.required("model", model, "A folder.");
+    v.optional("max_rows", max_rows, "At most so many.", positive());
     v.optional("quiet", quiet, "Say less.");
     v.optional("tensors", tensors, "List them.");
     v.optional("count", count, "How many.", positive());
@@ -250,6 +252,8 @@ TEST(CommandLine, ReadsOptionsFlagsPositionalsAndOverrides) {
   EXPECT_THAT(flags.files, ::testing::ElementsAre("x", "y"));
   EXPECT_THAT(rest.positionals, ::testing::ElementsAre("a.toml"));
   EXPECT_EQ(rest.overrides.at(0), std::pair(std::string("training.steps"), std::string("5")));
+  EXPECT_THAT(
+      rest.options, ::testing::ElementsAre("--model", "--quiet", "--no-tensors", "--count", "--files", "--files"));
 }
 
 TEST(CommandLine, HelpNamesDefaults) {
@@ -272,6 +276,11 @@ TEST(CommandLine, ReportsWrongArguments) {
   EXPECT_THAT(parse({"--model"}), Throws<Error>(Property(&Error::what, HasSubstr("expected a value"))));
   EXPECT_THAT(parse({}), Throws<Error>(Property(&Error::what, HasSubstr("model: is missing"))));
   EXPECT_THAT(parse({"--model", "m", "--count", "0"}), Throws<Error>(Property(&Error::what, HasSubstr("more than 0"))));
+  // An option is spelled as in the help, a key as in a config.
+  EXPECT_THAT(
+      parse({"--model", "m", "--max_rows", "0"}),
+      Throws<Error>(Property(&Error::what, HasSubstr("command line: --max-rows: expected"))));
+  EXPECT_EQ(option_name("training.seq_len"), "--training.seq_len");
 }
 
 TEST(Json, NamesLineAndColumnOfASyntaxError) {
