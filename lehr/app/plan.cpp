@@ -130,6 +130,26 @@ void print_machine(plan::Machine machine) {
   std::fputs(to_toml(machine).c_str(), stdout);
 }
 
+// --calibrate makes no plan, so nothing else that concerns one has an effect.
+void check_calibrate(const Arguments& arguments, bool has_peer) {
+  for (const std::string& option : arguments.options) {
+    require(
+        option == "--calibrate",
+        "lehr plan --calibrate: {} has no effect, because a calibration prints a machine and makes no plan. Run: lehr "
+        "plan CONFIG.toml --calibrate > machine.toml; lehr plan CONFIG.toml --machine machine.toml {} ...",
+        option,
+        option);
+  }
+  require(
+      !has_peer, "lehr plan --calibrate: --peer.* keys have no effect, because they belong to a plan; leave them out");
+  require(
+      arguments.overrides.empty() || !arguments.positionals.empty(),
+      "lehr plan --calibrate: --{} belongs to the config of a run; name the config as well: lehr plan CONFIG.toml "
+      "--calibrate --{}=...",
+      arguments.overrides.empty() ? "" : arguments.overrides.front().first,
+      arguments.overrides.empty() ? "" : arguments.overrides.front().first);
+}
+
 // Before the plan is made, which may take minutes.
 void make_output(const std::string& folder) {
   if (folder.empty()) {
@@ -192,9 +212,9 @@ int plan(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
   }
   const auto of_machine = take(arguments.overrides, "machine.");
   const auto of_peer = take(arguments.overrides, "peer.");
-  require(
-      !options.emulate || !options.calibrate,
-      "lehr plan --emulate: emulates a plan, and --calibrate makes none; leave one of them out");
+  if (options.calibrate) {
+    check_calibrate(arguments, !of_peer.empty());
+  }
   if (options.calibrate && arguments.positionals.empty()) {
     print_machine(plan::calibrate_cpu(this_cpu(of_machine)));
     return 0;
@@ -254,6 +274,7 @@ int plan(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
     plan::write_plan(made, options.output);
   }
   if (options.emulate) {
+    log.live(fmt::format("plan, emulation of {} ranks", made.run.mesh.world_size()));
     const auto emulation = with_places(sources, [&] { return emulate::emulate(made, specs.at(config.model)); });
     log.end_live();
     std::fputs(emulate::report_text(emulation, made).c_str(), stdout);

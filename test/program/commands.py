@@ -118,7 +118,17 @@ refused = work / "refused"
 for change in ("--machine.rank_deviation=0.1", "--peer.pointwise_bytes=2", "--optimizer.name=muon"):
     holds(f"an emulation with {change} is refused before its plan is shown or written",
           run(*quick, "--emulate", "--output", refused, change, code=2) == "" and not refused.exists())
-holds("and so is a calibration", run("plan", "--calibrate", "--emulate", code=2) == "")
+for arguments, expected in [
+    (["--calibrate", "--emulate"], "lehr plan --calibrate: --emulate has no effect"),
+    (["--calibrate", "--output", refused], "--output has no effect, because a calibration prints a machine"),
+    (["recipe/quickstart.toml", "--calibrate", "--search", "--devices", "4"], "--search has no effect"),
+    (["--calibrate", "--memory-gb=3"], "lehr plan CONFIG.toml --machine machine.toml --memory-gb ..."),
+    (["--calibrate", "--peer.pointwise_bytes=2"], "--peer.* keys have no effect"),
+    (["--calibrate", "--training.seq_len=64"], "--training.seq_len belongs to the config of a run; name the config"),
+]:
+    done = subprocess.run([lehr, "plan", *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    holds(f"plan {' '.join(map(str, arguments))} is refused by name",
+          (done.returncode, done.stdout, expected in done.stderr) == (2, "", True) and not refused.exists())
 machine = work / "machine.toml"
 machine.write_text(run("plan", "--calibrate"))
 holds("a calibrated machine is one", "MFU" in run("plan", "recipe/quickstart.toml", "--machine", machine))
