@@ -84,22 +84,22 @@ int convert(const std::vector<std::string>& args, const train::TrainSpecs& specs
       !options.subblocks || !options.max_shard_size_mb,
       "lehr convert: --max-shard-size-mb: with --subblocks each sub-block has one file, whatever its size; leave one "
       "of them out");
-  pretrained::ConvertOptions conversion{
-      .model = options.model, .output = options.output, .subblocks = options.subblocks};
-  if (options.max_shard_size_mb) {
-    conversion.max_shard_bytes = *options.max_shard_size_mb * kMegabyte;
-  }
-  if (options.replace) {
-    conversion.replacements = pretrained::read_replacements(*options.replace);
-  }
-  if (options.expert_layout) {
-    conversion.layout =
-        *options.expert_layout == "fused" ? descriptor::ExpertLayout::fused : descriptor::ExpertLayout::per_expert;
-  }
-  if (options.dtype) {
-    conversion.dtype = state::type_from_torch_name(*options.dtype);
-  }
   return write_or_stop("convert", options.output, [&](const std::function<void()>& stop_if_asked) {
+    pretrained::ConvertOptions conversion{
+        .model = options.model, .output = options.output, .subblocks = options.subblocks};
+    if (options.max_shard_size_mb) {
+      conversion.max_shard_bytes = *options.max_shard_size_mb * kMegabyte;
+    }
+    if (options.replace) {
+      conversion.replacements = pretrained::read_replacements(*options.replace);
+    }
+    if (options.expert_layout) {
+      conversion.layout =
+          *options.expert_layout == "fused" ? descriptor::ExpertLayout::fused : descriptor::ExpertLayout::per_expert;
+    }
+    if (options.dtype) {
+      conversion.dtype = state::type_from_torch_name(*options.dtype);
+    }
     conversion.before_each = stop_if_asked;
     const pretrained::ConvertReport report = pretrained::convert_checkpoint(conversion, specs.families());
     for (const std::string& name : report.left_out) {

@@ -212,19 +212,9 @@ void print_report(const prune::PruneReport& report, const std::optional<descript
         bytes(now.kv_cache_bytes));
   }
 }
-}  // namespace
 
-int prune(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
-  Options options;
-  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
-  if (arguments.help) {
-    std::fputs((kHelp + arguments_help(ConfigObject::of(options))).c_str(), stdout);
-    return 0;
-  }
-  require(
-      arguments.positionals.empty() && arguments.overrides.empty(),
-      "lehr prune: takes options only; see lehr prune --help");
-  const descriptor::ModelFamilies families = specs.families();
+void prune_model(
+    Options& options, const descriptor::ModelFamilies& families, const std::function<void()>& stop_if_asked) {
   pretrained::require_new_folder(options.output);
   const auto parent = families.from_hf_folder(options.model);
   const auto blocks = parent->block_configs();
@@ -243,19 +233,30 @@ int prune(const std::vector<std::string>& args, const train::TrainSpecs& specs) 
   } else {
     pruning = choose(options, blocks);
   }
+  const prune::PruneReport report = prune::write_pruned(
+      {.model = options.model, .output = options.output, .subblocks = options.subblocks, .before_each = stop_if_asked},
+      pruning,
+      families);
+  for (const std::string& name : report.left_out) {
+    fmt::print("{}: left out, because the model does not use it\n", name);
+  }
+  print_report(report, parent->decoder_form());
+  print_written(options.output, report);
+}
+}  // namespace
+
+int prune(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
+  Options options;
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  if (arguments.help) {
+    std::fputs((kHelp + arguments_help(ConfigObject::of(options))).c_str(), stdout);
+    return 0;
+  }
+  require(
+      arguments.positionals.empty() && arguments.overrides.empty(),
+      "lehr prune: takes options only; see lehr prune --help");
   return write_or_stop("prune", options.output, [&](const std::function<void()>& stop_if_asked) {
-    const prune::PruneReport report = prune::write_pruned(
-        {.model = options.model,
-         .output = options.output,
-         .subblocks = options.subblocks,
-         .before_each = stop_if_asked},
-        pruning,
-        families);
-    for (const std::string& name : report.left_out) {
-      fmt::print("{}: left out, because the model does not use it\n", name);
-    }
-    print_report(report, parent->decoder_form());
-    print_written(options.output, report);
+    prune_model(options, specs.families(), stop_if_asked);
   });
 }
 

@@ -53,8 +53,9 @@ class StopNotice {
   std::optional<StopSignals> signals_;
 };
 
-/// Calls `write(stop_if_asked)`, which writes a new folder and calls the function before each tensor. Returns 0, or the
-/// exit code after a signal, when the folder has been removed.
+/// Calls `write(stop_if_asked)`, which writes a new folder and calls the function before each tensor; it should do all
+/// of a command's work, since signals are received before computing threads start. Returns 0, or the exit code after a
+/// signal, when the folder has been removed.
 int write_or_stop(
     const std::string& command,
     const std::string& folder,
