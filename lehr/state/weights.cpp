@@ -1,5 +1,7 @@
 #include "lehr/state/weights.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 
@@ -46,12 +48,51 @@ fs::path shard_path(const fs::path& index, const std::string& tensor, const std:
       name);
   return path_beneath(index.parent_path(), shard);
 }
+bool is_shard(const std::string& name, const std::string& stem) {
+  return name.starts_with(stem + "-") && name.find("-of-") != std::string::npos && name.ends_with(".safetensors");
+}
+
+// The safetensors files of a folder, sorted.
+std::vector<std::string> files_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.path().extension() == ".safetensors") {
+      names.push_back(entry.path().filename().string());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// What a folder without an index has instead.
+std::string describe_files(const fs::path& folder, const std::string& stem) {
+  const std::vector<std::string> names = files_in(folder);
+  if (names.empty()) {
+    return "";
+  }
+  constexpr size_t kMost = 3;
+  const std::string shown = fmt::format(
+      "{}{}",
+      fmt::join(names.begin(), names.begin() + static_cast<int64_t>(std::min(names.size(), kMost)), ", "),
+      names.size() > kMost ? fmt::format(" and {} more", names.size() - kMost) : "");
+  if (!is_shard(names.front(), stem)) {
+    return "; found " + shown;
+  }
+  return fmt::format(
+      "; found the shards {}, but not the index, which says what is in which: download {}.safetensors.index.json from "
+      "where they came, or save the model again (save_pretrained writes it)",
+      shown,
+      stem);
+}
 }  // namespace
 
 bool WeightReader::exists(const fs::path& folder, const std::string& stem) {
   std::error_code ignored;
+  const auto names = files_in(folder);
   return fs::exists(folder / (stem + ".safetensors"), ignored) ||
-         fs::exists(folder / (stem + ".safetensors.index.json"), ignored);
+         fs::exists(folder / (stem + ".safetensors.index.json"), ignored) ||
+         std::any_of(names.begin(), names.end(), [&](const std::string& name) { return is_shard(name, stem); });
 }
 
 WeightReader::WeightReader(const fs::path& path, const std::string& stem, Reading reading)
@@ -73,10 +114,11 @@ WeightReader::WeightReader(const fs::path& path, const std::string& stem, Readin
     const auto pickle = has_index ? std::nullopt : pickled_weights(path);
     require(
         has_index,
-        "{}: expected {}.safetensors or {}.safetensors.index.json, found neither{}",
+        "{}: expected {}.safetensors or {}.safetensors.index.json, found neither{}{}",
         path.string(),
         stem,
         stem,
+        describe_files(path, stem),
         pickle ? fmt::format(
                      "; {} is a pickle, which can run any code when it is read, so Lehr does not: convert it to "
                      "safetensors "

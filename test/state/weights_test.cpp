@@ -101,7 +101,26 @@ TEST(WeightReader, ErrorsNameTheFilesItLookedFor) {
   EXPECT_THAT(
       error_of([&] { WeightReader reader(folder.path()); }),
       HasSubstr("expected model.safetensors or model.safetensors.index.json, found neither"));
+  write_file(folder.path() / "other.safetensors", {"w"});
+  EXPECT_THAT(
+      error_of([&] { WeightReader reader(folder.path()); }),
+      ::testing::EndsWith("found neither; found other.safetensors"));
   EXPECT_THAT(error_of([&] { WeightReader reader("/nonexistent/x"); }), HasSubstr("no such file or folder"));
+}
+
+TEST(WeightReader, ShardsWithoutAnIndexAreNamedAndWhatIsMissing) {
+  const TemporaryFolder folder;
+  for (int shard = 4; shard > 0; --shard) {
+    write_file(folder.path() / fmt::format("model-0000{}-of-00004.safetensors", shard), {"w"});
+  }
+  EXPECT_TRUE(WeightReader::exists(folder.path())) << "so that it is opened, and refused with the reason";
+  EXPECT_FALSE(WeightReader::exists(folder.path(), "optimizer"));
+  EXPECT_THAT(
+      error_of([&] { WeightReader reader(folder.path()); }),
+      ::testing::AllOf(
+          HasSubstr("found the shards model-00001-of-00004.safetensors, model-00002-of-00004.safetensors, "
+                    "model-00003-of-00004.safetensors and 1 more, but not the index"),
+          HasSubstr("download model.safetensors.index.json from where they came")));
 }
 
 TEST(WeightReader, RefusesAnIndexThatLeavesTheFolder) {
