@@ -101,14 +101,16 @@ void write_token_file(
       output,
       {.num_threads = options.threads,
        .append_eos = options.append_eos,
-       .progress = [&](const data::TokenizeProgress& p) {
-         log.live(fmt::format(
-             "{} of {} read, {} documents, {} tokens",
-             human_bytes(static_cast<double>(p.finished_bytes)),
-             human_bytes(static_cast<double>(p.total_bytes)),
-             human_count(static_cast<double>(p.documents)),
-             human_count(static_cast<double>(p.tokens))));
-       }});
+       .progress =
+           [&](const data::TokenizeProgress& p) {
+             log.live(fmt::format(
+                 "{} of {} read, {} documents, {} tokens",
+                 human_bytes(static_cast<double>(p.finished_bytes)),
+                 human_bytes(static_cast<double>(p.total_bytes)),
+                 human_count(static_cast<double>(p.documents)),
+                 human_count(static_cast<double>(p.tokens))));
+           },
+       .inform = [&](const std::string& text) { log.warn("{}", text); }});
   log.end_live();
   log.info("{}: {} tokens in {} documents", output, info.num_tokens, info.num_documents);
 }

@@ -19,7 +19,7 @@ EncodedConversation encode_row(const ChatRow& row, const DatasetConfig& dataset,
   try {
     return encoder.encode(conversation_of(row, dataset));
   } catch (const Error& error) {
-    throw Error(error.kind(), fmt::format("{}: {}", row.where, error.what()));
+    throw Error(error.kind(), fmt::format("{}: {}", row.where(), error.what()));
   }
 }
 
@@ -91,6 +91,9 @@ TokenStream read_conversations(
       dropped,
       max_length,
       without_answer);
+  if (const std::string replaced = reader.lone_surrogates().report(); inform && !replaced.empty()) {
+    inform(replaced);
+  }
   if (inform && dropped + cut + without_answer > 0) {
     inform(fmt::format(
         "{}: {} conversations; {} longer than training.seq_len = {} were {}, {} without a token to learn were dropped",

@@ -54,7 +54,7 @@ class ChatRowReader::File::Lines : public File {
       }
       if (line.find_first_not_of(kBlank) != std::string_view::npos) {
         require_utf8(line, name_, lines_.line_number());
-        return ChatRow{std::string(line), fmt::format("{}:{}", name_, lines_.line_number())};
+        return ChatRow{.text = std::string(line), .file = name_, .line = lines_.line_number()};
       }
     }
     return std::nullopt;
@@ -83,7 +83,7 @@ class ChatRowReader::File::OneList : public File {
     const int64_t line = line_;
     const size_t end = element_end();
     require(end < text_.size(), "{}:{}: the list is not terminated", name_, line);
-    ChatRow row{text_.substr(position_, end - position_), fmt::format("{}:{}", name_, line)};
+    ChatRow row{.text = text_.substr(position_, end - position_), .file = name_, .line = line};
     done_ = text_[end] == ']';
     first_ = false;
     step(end + 1 - position_);
@@ -144,6 +144,9 @@ std::optional<ChatRow> ChatRowReader::next() {
       }
     }
     if (auto row = file_->next()) {
+      if (row->text.find("\\u") != std::string::npos) {
+        lone_surrogates_.replace(row->text, row->file, row->line);
+      }
       return row;
     }
     file_ = nullptr;

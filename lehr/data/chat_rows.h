@@ -1,6 +1,8 @@
 // Reader of conversation files: JSON lines, or one JSON list.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -10,13 +12,16 @@
 
 #include "lehr/data/chat_template.h"
 #include "lehr/data/data_config.h"
+#include "lehr/data/lone_surrogates.h"
 
 namespace lehr::data {
 
-/// The text of one JSON object, and its position as "file:line".
+/// The text of one JSON object, and its position.
 struct ChatRow {
   std::string text;
-  std::string where;
+  std::string file;
+  int64_t line = 1;
+  std::string where() const { return fmt::format("{}:{}", file, line); }
 };
 
 /// Reads the objects of a file, or of all .jsonl, .ndjson and .json files of a folder, in order; .gz and .zst are
@@ -30,11 +35,15 @@ class ChatRowReader {
   /// for an unterminated list.
   std::optional<ChatRow> next();
 
+  /// Returns what was replaced in the objects so far.
+  const LoneSurrogates& lone_surrogates() const { return lone_surrogates_; }
+
  private:
   class File;
   std::vector<std::filesystem::path> files_;
   size_t next_file_ = 0;
   std::unique_ptr<File> file_;
+  LoneSurrogates lone_surrogates_;
 };
 
 /// Converts an object to a conversation (see ConversationEncoder): its messages under `messages_key`, or a question and

@@ -41,9 +41,13 @@ LabelledText parse_json(
     simdjson::dom::parser& parser,
     std::string_view line,
     const ClassificationOptions& options,
-    const std::string& where) {
+    const std::string& where,
+    const std::function<bool(std::string& json)>& repair) {
   simdjson::dom::element value;
-  const auto error = parser.parse(line.data(), line.size()).get(value);
+  auto error = parser.parse(line.data(), line.size()).get(value);
+  if (std::string changed(line); error == simdjson::STRING_ERROR && repair(changed)) {
+    error = parser.parse(changed).get(value);
+  }
   require(error == simdjson::SUCCESS, "{}: not valid JSON ({})", where, simdjson::error_message(error));
   std::string_view text;
   LabelledText result;
@@ -122,7 +126,10 @@ ClassificationDataset::ClassificationDataset(
     if (line.empty()) {
       continue;
     }
-    const LabelledText labelled = json ? parse_json(parser, line, options_, where) : parse_line(line, where);
+    const auto repair = [&](std::string& text) {
+      return lone_surrogates_.replace(text, path.string(), lines.line_number());
+    };
+    const LabelledText labelled = json ? parse_json(parser, line, options_, where, repair) : parse_line(line, where);
     require(labelled.label >= 0, "{}: the label is {}, expected labels 0, 1, ...", where, labelled.label);
     std::vector<int32_t> ids = tokenizer.encode(labelled.text);
     require(!ids.empty(), "{}: the text is empty", where);

@@ -10,6 +10,7 @@
 
 #include "lehr/base/torch.h"
 #include "lehr/data/loader.h"
+#include "lehr/data/lone_surrogates.h"
 #include "lehr/data/tokenizer.h"
 
 namespace lehr::data {
@@ -43,9 +44,12 @@ class ClassificationDataset {
   const ClassificationExample& example(int64_t index) const { return examples_[index]; }
   const ClassificationOptions& options() const { return options_; }
   int64_t pad_id() const { return pad_id_; }
+  /// Returns what was replaced in the texts.
+  const LoneSurrogates& lone_surrogates() const { return lone_surrogates_; }
 
  private:
   std::vector<ClassificationExample> examples_;
+  LoneSurrogates lone_surrogates_;
   ClassificationOptions options_;
   int64_t num_labels_ = 0;
   int64_t pad_id_ = 0;

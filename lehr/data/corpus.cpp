@@ -138,8 +138,8 @@ class LinesOfText : public CorpusReader::FileReader {
 
 class JsonLines : public CorpusReader::FileReader {
  public:
-  JsonLines(const std::filesystem::path& path, std::string key)
-      : name_(path.string()), lines_(open_bytes(path)), key_(std::move(key)) {}
+  JsonLines(const std::filesystem::path& path, std::string key, LoneSurrogates& lone)
+      : name_(path.string()), lines_(open_bytes(path)), key_(std::move(key)), lone_(lone) {}
 
   bool next(Document& document) override {
     std::string_view line;
@@ -149,10 +149,12 @@ class JsonLines : public CorpusReader::FileReader {
       if (is_blank(line)) {
         continue;
       }
-      padded_.reserve(line.size() + simdjson::SIMDJSON_PADDING);
       padded_.assign(line);
       simdjson::dom::element value;
-      const auto error = parser_.parse(padded_.data(), padded_.size(), false).get(value);
+      auto error = parse(value);
+      if (error == simdjson::STRING_ERROR && lone_.replace(padded_, name_, document.line)) {
+        error = parse(value);
+      }
       if (error != simdjson::SUCCESS) {
         require_utf8(line, name_, document.line);
         fail(
@@ -185,16 +187,23 @@ class JsonLines : public CorpusReader::FileReader {
   }
 
  private:
+  simdjson::error_code parse(simdjson::dom::element& value) {
+    padded_.reserve(padded_.size() + simdjson::SIMDJSON_PADDING);
+    return parser_.parse(padded_.data(), padded_.size(), false).get(value);
+  }
+
   std::string name_;
   LineReader lines_;
   std::string key_;
+  LoneSurrogates& lone_;
   simdjson::dom::parser parser_;
   std::string padded_;
 };
 
-std::unique_ptr<CorpusReader::FileReader> open_file(const std::filesystem::path& path, const TextSource& source) {
+std::unique_ptr<CorpusReader::FileReader> open_file(
+    const std::filesystem::path& path, const TextSource& source, LoneSurrogates& lone) {
   if (is_jsonl(path, source.kind)) {
-    return std::make_unique<JsonLines>(path, source.text_key);
+    return std::make_unique<JsonLines>(path, source.text_key, lone);
   }
   if (source.split_documents == "line" || source.split_documents == "blank_line") {
     return std::make_unique<LinesOfText>(path, source.split_documents == "blank_line");
@@ -345,7 +354,7 @@ std::optional<Document> CorpusReader::next() {
     const Item& item = items_[next_item_];
     const TextSource& source = sources_[item.source];
     if (file_ == nullptr) {
-      file_ = open_file(item.file, source);
+      file_ = open_file(item.file, source, lone_surrogates_);
     }
     document.file = item.file.string();
     if (file_->next(document)) {

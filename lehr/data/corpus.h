@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lehr/data/lone_surrogates.h"
+
 namespace lehr::data {
 
 enum class TextKind {
@@ -48,7 +50,8 @@ bool is_jsonl(const std::filesystem::path& path, TextKind kind);
 void require_utf8(std::string_view text, const std::string& file, int64_t first_line);
 
 /// Reads the documents of sources in order. Invalid UTF-8 and lines that are not a JSON object with the key are usage
-/// errors with file and line; a byte-order mark at the start of a file is skipped.
+/// errors with file and line; a byte-order mark at the start of a file is skipped, and half a surrogate pair in JSON is
+/// read as U+FFFD.
 class CorpusReader {
  public:
   explicit CorpusReader(std::vector<TextSource> sources);
@@ -60,6 +63,8 @@ class CorpusReader {
   /// Return the size of all files, and of the files read completely, in bytes on disk.
   int64_t total_bytes() const { return total_bytes_; }
   int64_t finished_bytes() const { return finished_bytes_; }
+  /// Returns what was replaced in the documents so far.
+  const LoneSurrogates& lone_surrogates() const { return lone_surrogates_; }
 
   class FileReader;  ///< The documents of one file.
 
@@ -73,6 +78,7 @@ class CorpusReader {
   std::vector<Item> items_;
   size_t next_item_ = 0;
   std::unique_ptr<FileReader> file_;
+  LoneSurrogates lone_surrogates_;
   int64_t total_bytes_ = 0;
   int64_t finished_bytes_ = 0;
 };

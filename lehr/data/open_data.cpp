@@ -93,9 +93,11 @@ class FolderLock {
   int descriptor_ = -1;
 };
 
-TokenStream tokenize_in_memory(const TextSource& source, const Tokenizer& tokenizer) {
+TokenStream tokenize_in_memory(const TextSource& source, const Tokenizer& tokenizer, const OpenDataOptions& options) {
   TokenBuffer buffer(source.path.string(), tokenizer.vocab_size(), tokenizer_fingerprint(tokenizer));
-  tokenize_documents({source}, tokenizer, {}, [&](std::span<const int32_t> document) { buffer.append(document); });
+  tokenize_documents({source}, tokenizer, {.inform = options.inform}, [&](std::span<const int32_t> document) {
+    buffer.append(document);
+  });
   return buffer.take();
 }
 
@@ -116,7 +118,7 @@ TokenStream tokenize_through_cache(
     }
   }
   inform(options, fmt::format("{}: tokenizing into {}", source.path.string(), file.string()));
-  tokenize_corpus({source}, tokenizer, file);
+  tokenize_corpus({source}, tokenizer, file, {.inform = options.inform});
   return open_token_file(file);
 }
 
@@ -165,7 +167,7 @@ TokenStream open_tokens(const DatasetConfig& dataset, const Tokenizer& tokenizer
     }
     const TextSource source = source_of(dataset);
     if (options.cache_folder.empty() || bytes_of(source) <= kInMemoryBytes) {
-      return tokenize_in_memory(source, tokenizer);
+      return tokenize_in_memory(source, tokenizer, options);
     }
     return tokenize_through_cache(source, tokenizer, options.cache_folder, options);
   }();
@@ -236,7 +238,11 @@ ClassificationData open_classification(
   const ClassificationOptions how{
       .max_length = options.seq_len, .text_key = dataset.text_key, .label_key = dataset.label_key};
   const auto open = [&](const std::string& path) {
-    return std::make_shared<const ClassificationDataset>(path, tokenizer, how);
+    auto made = std::make_shared<const ClassificationDataset>(path, tokenizer, how);
+    if (const std::string replaced = made->lone_surrogates().report(); !replaced.empty()) {
+      inform(options, replaced);
+    }
+    return made;
   };
   return {open(dataset.path), config.validation_path.empty() ? nullptr : open(config.validation_path)};
 }

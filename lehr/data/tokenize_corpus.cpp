@@ -87,6 +87,9 @@ TokenizeProgress tokenize_documents(
   if (options.progress) {
     options.progress(done);
   }
+  if (const std::string replaced = reader.lone_surrogates().report(); options.inform && !replaced.empty()) {
+    options.inform(replaced);
+  }
   return done;
 }
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lehr/data/corpus.h"
@@ -29,6 +30,8 @@ struct TokenizeOptions {
   bool append_eos = true;
   /// Called from time to time on the calling thread, and once at the end.
   std::function<void(const TokenizeProgress&)> progress{};
+  /// Receives at the end what was replaced in the text, if anything was (lone_surrogates.h).
+  std::function<void(const std::string&)> inform{};
 };
 
 /// Passes the ids of every document, in order, to `sink` on the calling thread. Memory is bounded by the longest

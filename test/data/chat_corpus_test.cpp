@@ -86,11 +86,22 @@ TEST(ChatCorpus, ReadsListsLinesAndFolders) {
   ChatRowReader reader(folder.path());
   std::vector<std::string> places;
   while (const auto read = reader.next()) {
-    places.push_back(read->where.substr(folder.path().string().size() + 1));
+    places.push_back(read->where().substr(folder.path().string().size() + 1));
   }
   EXPECT_THAT(places, ElementsAre("a.jsonl:1", "a.jsonl:4", "b.json:3", "b.json:5"));
   const LanguageData data = open(chat_config(folder.path()), 40);
   EXPECT_EQ(shown(data.train->sample_at(0))[0], "U3.A4.U5.A6.U1.A2.U].A}\".               ");
+}
+
+TEST(ChatCorpus, HalfASurrogatePairIsReplacedAndToldOnce) {
+  const TemporaryFolder folder;
+  const std::string rows = row("a", "b") + row("q\\ud83d", "r") + row("s", "\\ude00");
+  std::vector<std::string> said;
+  open(chat_config(write_file(folder / "a.jsonl", rows)), 32, &said);
+  EXPECT_THAT(
+      said,
+      UnorderedElementsAre(
+          HasSubstr("a.jsonl:2: the first of 2 texts with half of a surrogate pair"), HasSubstr("3 conv")));
 }
 
 TEST(ChatCorpus, ColumnsMakeAQuestionAndAnAnswer) {

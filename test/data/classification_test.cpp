@@ -36,6 +36,13 @@ TEST(Classification, ReadsLinesAndJson) {
   EXPECT_EQ(lines->num_labels(), 2);
 }
 
+TEST(Classification, HalfASurrogatePairIsReplaced) {
+  const TemporaryFolder folder;
+  const auto json = open(write_file(folder / "a.jsonl", "{\"text\": \"a\\ud83d\", \"label\": 0}\n"));
+  EXPECT_EQ(json->example(0).ids, BytesForTests().encode("a\xEF\xBF\xBD"));
+  EXPECT_THAT(json->lone_surrogates().report(), HasSubstr("a.jsonl:1: a text with half of a surrogate pair"));
+}
+
 TEST(Classification, BadLinesAreNamedByFileAndLine) {
   const TemporaryFolder folder;
   const auto error_for = [&](const std::string& name, const std::string& content) {

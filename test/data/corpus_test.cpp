@@ -54,6 +54,32 @@ std::string long_text(int lines) {
   return text;
 }
 
+TEST(Corpus, HalfASurrogatePairIsAReplacementCharacterAndCounted) {
+  const TemporaryFolder folder;
+  const auto path = write_file(
+      folder / "a.jsonl",
+      "{\"text\": \"good \\ud83d\\ude00\"}\n"
+      "{\"text\": \"cut \\ud83d\"}\n"
+      "{\"text\": \"\\ude00 two \\ud83d\\ud83d\\ude00\\\\ud83d\"}\n"
+      "{\"text\": \"\\uD800x\\\"\\ndone\"}\n");
+  CorpusReader reader({{.path = path}});
+  std::vector<std::string> found;
+  while (auto document = reader.next()) {
+    found.push_back(document->text);
+  }
+  const std::string replaced = "\xEF\xBF\xBD", face = "\xF0\x9F\x98\x80";
+  EXPECT_THAT(
+      found,
+      ElementsAre(
+          "good " + face, "cut " + replaced, replaced + " two " + replaced + face + "\\ud83d", replaced + "x\"\ndone"));
+  EXPECT_EQ(
+      reader.lone_surrogates().report(),
+      path.string() + ":2: the first of 3 texts with half of a surrogate pair (such as \"\\ud83d\"), which is no " +
+          "character: read as U+FFFD");
+  EXPECT_EQ(
+      CorpusReader({{.path = write_file(folder / "b.jsonl", "{\"text\": \"a\"}\n")}}).lone_surrogates().report(), "");
+}
+
 TEST(Corpus, ATextFileIsOneDocumentUnlessItIsSplit) {
   const TemporaryFolder folder;
   const auto path = write_file(folder / "a.txt", "one\ntwo\r\n \n\nthree##four\n");
