@@ -13,7 +13,6 @@
 #include "lehr/config/command_line.h"
 #include "lehr/config/config.h"
 #include "lehr/emulate/emulate.h"
-#include "lehr/metric/throughput.h"
 #include "lehr/plan/calibrate_run.h"
 #include "lehr/plan/report.h"
 #include "lehr/plan/resolved_run.h"
@@ -166,13 +165,13 @@ void make_output(const std::string& folder) {
 
 // Shows progress on the status line; the time left is that of the present part.
 plan::PlanProgress progress_on(Logger& log) {
-  return [&log, part = std::string(), began = 0.0](const std::string& what, int64_t done, int64_t all) mutable {
-    const double now = metric::ThroughputMeter::steady_seconds();
+  return [&log, part = std::string(), clock = ProgressClock()](
+             const std::string& what, int64_t done, int64_t all) mutable {
     if (part != what) {
       part = what;
-      began = now;
+      clock = ProgressClock();
     }
-    log.live(progress_text("plan, " + what, done, all, now - began));
+    log.live(clock.text("plan, " + what, done, all));
   };
 }
 
@@ -200,6 +199,45 @@ int search(
     plan::write_plan(result.best.front().plan, options.output);
   }
   return 0;
+}
+
+int plan_one(
+    const Node& sources,
+    const train::TrainConfig& config,
+    const train::TrainSpecs& specs,
+    const plan::Machine& machine,
+    const plan::PeerDesign& peer,
+    const Options& options) {
+  Logger log;
+  const plan::Plan made = with_places(sources, [&] {
+    if (options.emulate) {  // before the plan is printed and written
+      emulate::check_emulation(plan::resolve(config, specs.at(config.model), options.devices), machine, peer);
+    }
+    make_output(options.output);
+    return plan::make_plan(
+        config,
+        specs.at(config.model),
+        machine,
+        {.devices = options.devices,
+         .compare_schedules = options.schedules,
+         .peer = peer,
+         .progress = progress_on(log)});
+  });
+  log.end_live();
+  std::fputs(plan::report_text(made).c_str(), stdout);
+  if (!options.output.empty()) {
+    plan::write_plan(made, options.output);
+  }
+  if (options.emulate) {
+    log.live(fmt::format("plan, emulation of {} ranks", made.run.mesh.world_size()));
+    const auto emulation = with_places(sources, [&] { return emulate::emulate(made, specs.at(config.model)); });
+    log.end_live();
+    std::fputs(emulate::report_text(emulation, made).c_str(), stdout);
+    if (!options.output.empty()) {
+      emulate::write_emulation(emulation, made, options.output);
+    }
+  }
+  return made.fits() ? 0 : 3;
 }
 }  // namespace
 
@@ -253,36 +291,7 @@ int plan(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
     make_output(options.output);
     return search(sources, config, specs, machine, options);
   }
-  Logger log;
-  const plan::Plan made = with_places(sources, [&] {
-    if (options.emulate) {  // before the plan is printed and written
-      emulate::check_emulation(plan::resolve(config, specs.at(config.model), options.devices), machine, peer);
-    }
-    make_output(options.output);
-    return plan::make_plan(
-        config,
-        specs.at(config.model),
-        machine,
-        {.devices = options.devices,
-         .compare_schedules = options.schedules,
-         .peer = peer,
-         .progress = progress_on(log)});
-  });
-  log.end_live();
-  std::fputs(plan::report_text(made).c_str(), stdout);
-  if (!options.output.empty()) {
-    plan::write_plan(made, options.output);
-  }
-  if (options.emulate) {
-    log.live(fmt::format("plan, emulation of {} ranks", made.run.mesh.world_size()));
-    const auto emulation = with_places(sources, [&] { return emulate::emulate(made, specs.at(config.model)); });
-    log.end_live();
-    std::fputs(emulate::report_text(emulation, made).c_str(), stdout);
-    if (!options.output.empty()) {
-      emulate::write_emulation(emulation, made, options.output);
-    }
-  }
-  return made.fits() ? 0 : 3;
+  return plan_one(sources, config, specs, machine, peer, options);
 }
 
 }  // namespace lehr::app

@@ -11,7 +11,6 @@
 #include "lehr/base/progress.h"
 #include "lehr/config/command_line.h"
 #include "lehr/config/suggest.h"
-#include "lehr/metric/throughput.h"
 #include "lehr/prune/score_model.h"
 #include "lehr/train/device.h"
 #include "lehr/train/load_on_ranks.h"
@@ -148,7 +147,7 @@ void score_on(
   const auto model = train::load_on_ranks(opened, specs, config, ranks, device);
 
   const auto rows = train::RowShare::all(std::min(config.validation.local_batch_size, options.max_rows));
-  const double began = metric::ThroughputMeter::steady_seconds();
+  const ProgressClock clock;
   prune::Scores scores = prune::score_model(
       *model,
       specs.families().descriptor_of_hf_folder(folder),
@@ -157,7 +156,7 @@ void score_on(
            [&] { return (options.held_out ? found.data.validation : found.data.train_once)(rows, options.max_rows); },
        .progress =
            [&](int64_t done, int64_t all) {
-             log.live(progress_text("score, batches", done, all, metric::ThroughputMeter::steady_seconds() - began));
+             log.live(clock.text("score, batches", done, all));
              notice.set(fmt::format("after {} of {} batches; {}", done, all, unchanged(options.output)));
            }},
       wanted);

@@ -75,11 +75,28 @@ TEST_F(StopSignalsTest, EndsTheProgramOnTheSecondSignal) {
         signals.defer();
         send(SIGINT);
         if (arrives(signals, SIGINT)) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(300));
           send(SIGINT);
           sleep(30);
         }
       },
       testing::ExitedWithCode(130),
+      "");
+}
+
+// A terminal sends Ctrl-C to all processes, and the parent of this one may pass it on.
+TEST_F(StopSignalsTest, TakesASignalThatFollowsAtOnceForTheSame) {
+  EXPECT_EXIT(
+      {
+        StopSignals signals;
+        signals.defer();
+        send(SIGINT);
+        const bool first = arrives(signals, SIGINT);
+        send(SIGTERM);
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        std::_Exit(first && signals.received() == SIGINT ? 0 : 1);
+      },
+      testing::ExitedWithCode(0),
       "");
 }
 
