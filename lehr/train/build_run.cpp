@@ -246,6 +246,7 @@ void open_log(Run& run, const TrainConfig& given, const RunRecompute& recompute)
 }  // namespace
 
 std::unique_ptr<Run> build_run(TrainConfig config, const RunEnvironment& environment) {
+  const double began = metric::ThroughputMeter::steady_seconds();
   const TrainConfig given = config;
   config.profiling.operator_table = given.profiling.operator_table || environment.profile;
   auto built = std::make_unique<Run>(std::move(config), environment);
@@ -266,6 +267,9 @@ std::unique_ptr<Run> build_run(TrainConfig config, const RunEnvironment& environ
   load_teacher(run);
   build_step(run);
   open_log(run, given, recompute);
+  if (run.log) {
+    run.log->count_from(began);
+  }
   return built;
 }
 

@@ -21,6 +21,7 @@ std::string Goodput::describe(double seconds) const {
   std::vector<std::string> rest;
   for (const auto& [name, part] :
        {std::pair("before the first step", before_steps_),
+        std::pair("waiting for data", for_data_),
         std::pair("validations", validations),
         std::pair("saves", saves),
         std::pair("other", other)}) {
@@ -30,7 +31,7 @@ std::string Goodput::describe(double seconds) const {
   }
   return fmt::format(
       "{:.1f} % of {} in steps{}{}",
-      percent(in_steps_),
+      percent(in_steps_ - for_data_),
       human_seconds(seconds),
       rest.empty() ? "" : "; ",
       fmt::join(rest, ", "));

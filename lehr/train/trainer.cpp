@@ -71,9 +71,13 @@ TrainResult Trainer::finish() {
 
 namespace {
 // There always is a next batch: finite data have limited the number of steps.
-Batch next_batch(BatchStream& batches) {
+Batch next_batch(BatchStream& batches, RunLog* log) {
   const OperatorScope scope(OperatorKind::data, "lehr::next_batch");
+  const double asked = metric::ThroughputMeter::steady_seconds();
   auto batch = batches.next();
+  if (log != nullptr) {
+    log->waited_for_data(metric::ThroughputMeter::steady_seconds() - asked);
+  }
   return std::move(value_of(batch, "trainer: the batch of a step"));
 }
 }  // namespace
@@ -84,7 +88,7 @@ void Trainer::train_step() {
   const double lr_factor = run.lr_factor(step - 1);
 
   begin_step(step);
-  const Batch batch = next_batch(*batches_);
+  const Batch batch = next_batch(*batches_, run.log.get());
   check_arithmetic(run, batch, rows_.first, step);
   StepGradients gradients = run.step->forward_backward(batch, rows_.first, step);
   run.step->clip(gradients);

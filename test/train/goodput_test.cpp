@@ -18,11 +18,14 @@ TEST(Goodput, TheSharesAddUpToTheTimeOfTheStart) {
   goodput.paused(TimeLeft::Pause::validation, 4);
   goodput.paused(TimeLeft::Pause::validation, 6);
   goodput.paused(TimeLeft::Pause::save, 5);
+  goodput.waited_for_data(3);
+  goodput.waited_for_data(4);
   const std::string text = goodput.describe(100);
-  EXPECT_THAT(text, ::testing::StartsWith("80.0 % of "));
+  EXPECT_THAT(text, ::testing::StartsWith("73.0 % of "));
   EXPECT_THAT(
       text,
-      ::testing::EndsWith(" in steps; before the first step 2.0 %, validations 10.0 %, saves 5.0 %, other 3.0 %"));
+      ::testing::EndsWith(
+          " in steps; before the first step 2.0 %, waiting for data 7.0 %, validations 10.0 %, saves 5.0 %, other 3.0 %"));
 }
 
 TEST(Goodput, KindsWithoutTimeAreLeftOut) {
