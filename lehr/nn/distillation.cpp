@@ -28,7 +28,11 @@ void LayerDistances::add(int64_t index, const at::Tensor& hidden_states) {
 }
 
 at::Tensor LayerDistances::mean() const {
-  return sum_.defined() ? sum_ / static_cast<double>(targets_->layer_outputs.size()) : sum_;
+  if (!sum_.defined()) {
+    return {};
+  }
+  const at::Tensor own = sum_ / static_cast<double>(targets_->layer_outputs.size());
+  return targets_->earlier_distance.defined() ? targets_->earlier_distance + own : own;
 }
 
 }  // namespace lehr::nn

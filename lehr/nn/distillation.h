@@ -8,12 +8,15 @@
 
 namespace lehr::nn {
 
-/// A teacher's results on the tokens of a batch.
+/// A teacher's results on the tokens of a batch; the first two on the last stage only.
 struct DistillationTargets {
-  at::Tensor hidden_states;               ///< (B, T, the teacher's hidden size), after its final norm.
-  at::Tensor head_weight;                 ///< (V, the teacher's hidden size).
-  std::vector<at::Tensor> layer_outputs;  ///< (B, T, H) of each layer; empty: the model's are not compared.
-  ops::LinearKlOptions loss;              ///< The loss of the head, Distilled::loss.
+  at::Tensor hidden_states;  ///< (B, T, the teacher's hidden size), after its final norm.
+  at::Tensor head_weight;    ///< (V, the teacher's hidden size).
+  /// (B, T, H) of each layer of the whole model, undefined for those of other stages; empty: the model's are not
+  /// compared.
+  std::vector<at::Tensor> layer_outputs;
+  at::Tensor earlier_distance;  ///< (B, T), with its gradient: Distilled::cosine_distance of earlier stages.
+  ops::LinearKlOptions loss;    ///< The loss of the head, Distilled::loss.
 };
 
 /// A model's comparison with DistillationTargets, (B, T) each, float32 or float64; 0 where there is no label.
@@ -21,7 +24,8 @@ struct Distilled {
   at::Tensor loss;             ///< ops::LinearKl::loss.
   at::Tensor kl;               ///< KL(teacher || model), without gradients.
   at::Tensor agrees;           ///< 1 where the most likely token is the teacher's.
-  at::Tensor cosine_distance;  ///< The mean over layers of 1 - cos of both hidden states after a layer.
+  at::Tensor cosine_distance;  ///< The mean over layers of 1 - cos of both hidden states after a layer. Of a stage
+                               ///< before the last: the share of the layers so far, also where there is no label.
 };
 
 /// The mean distance of a model's hidden states from a teacher's, over the layers.

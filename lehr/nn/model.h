@@ -32,7 +32,7 @@ struct ModelInputs {
   std::vector<at::Tensor>* layer_inputs =
       nullptr;  ///< If set, receives the input (B, T, H) of each local layer, in order.
   std::vector<at::Tensor>* layer_outputs = nullptr;              ///< The same for the outputs, before the final norm.
-  std::shared_ptr<const DistillationTargets> distillation = {};  ///< For a causal LM of one stage, with labels.
+  std::shared_ptr<const DistillationTargets> distillation = {};  ///< For a causal LM, with labels.
 };
 
 /// Results of a model's forward; those that do not apply are undefined.

@@ -70,7 +70,7 @@ class Run {
         receive(at(stage).input_specs(microbatch), stage - 1, inputs_[{stage, microbatch}]);
         break;
       case ActionKind::receive_backward:
-        receive(at(stage).output_specs(microbatch), stage + 1, gradients_[{stage, microbatch}]);
+        receive(at(stage).gradient_specs(microbatch), stage + 1, gradients_[{stage, microbatch}]);
         break;
     }
   }

@@ -8,8 +8,7 @@ namespace lehr::pipeline {
 /// The computations of one stage. The executor calls, for every micro-batch and in this order: forward; in training
 /// backward; and, if weight gradients were deferred, backward_weight. Micro-batches may alternate in any order.
 ///
-/// Tensors of the same names, shapes and dtypes are passed between two stages forward (hidden states) and backward
-/// (their gradients).
+/// Tensors are passed between two stages forward (hidden states), and backward (their gradients) under the same names.
 class StageRunner {
  public:
   virtual ~StageRunner() = default;
@@ -17,6 +16,8 @@ class StageRunner {
   /// one micro-batch, on the meta device. Called only if there is such a stage.
   virtual TensorDict input_specs(int64_t microbatch) const = 0;
   virtual TensorDict output_specs(int64_t microbatch) const = 0;
+  /// Returns the gradients that the stage receives from the next one: by default, of all outputs.
+  virtual TensorDict gradient_specs(int64_t microbatch) const { return output_specs(microbatch); }
   /// Computes a micro-batch. The first stage gets no inputs; the executor drops the outputs of the last stage.
   virtual TensorDict forward(int64_t microbatch, TensorDict inputs) = 0;
   /// Takes the gradients of forward's outputs (none on the last stage) and returns those of its inputs. With

@@ -120,29 +120,50 @@ void open_data(Run& run) {
 }
 
 // Nothing is kept whole for a backward, of which there is none; with ReshardPolicy::never all is, from the start.
-void lay_out_teacher(Run& run, const TrainSpecs& specs) {
-  if (run.teacher && run.ranks.context() != nullptr) {
-    TrainConfig config = run.config;
-    config.model = {};
-    if (config.parallelism.fsdp_reshard_after_forward != shard::ReshardPolicy::never) {
-      config.parallelism.fsdp_reshard_after_forward = shard::ReshardPolicy::always;
-    }
-    run.teacher_on_ranks =
-        std::make_unique<ModelOnRanks>(*run.teacher, specs, std::move(config), run.ranks, run.device);
+void lay_out_teacher(Run& run, const TrainSpecs& specs, const std::optional<StagePlan>& stages) {
+  if (!run.teacher || run.ranks.context() == nullptr) {
+    return;
   }
+  TrainConfig config = run.config;
+  config.model = {};
+  const bool whole = config.parallelism.fsdp_reshard_after_forward == shard::ReshardPolicy::never;
+  if (!whole) {
+    config.parallelism.fsdp_reshard_after_forward = shard::ReshardPolicy::always;
+  }
+  std::optional<ModelOnRanks::Beside> beside;
+  if (stages) {
+    beside = {.rank_of_stage = stages->layout.rank_of_stage, .layers = stages->layout.layers};
+  }
+  try {
+    run.teacher_on_ranks =
+        std::make_unique<ModelOnRanks>(*run.teacher, specs, std::move(config), run.ranks, run.device, beside);
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("distillation.teacher: {}", error.what()));
+  }
+  const int64_t last = stages ? stages->layout.num_stages() - 1 : 0, layers = run.teacher_on_ranks->num_layers();
+  std::map<int64_t, TeacherStage> of_rank;
+  for (ModelOnRanks::Stage& stage : run.teacher_on_ranks->stages()) {
+    of_rank.emplace(
+        stage.number,
+        TeacherStage(
+            stage.model,
+            whole ? nullptr : &stage.sharded,
+            stage.number == last,
+            {.first = stage.first_layer, .all = layers},
+            run.config.distillation));
+  }
+  run.distillation = std::make_unique<DistillationTask>(*run.task, run.config.distillation, std::move(of_rank));
 }
 
 // After the model, so that a model that does not fit is reported without loading its teacher.
 void load_teacher(Run& run) {
   if (run.teacher_on_ranks) {
-    const auto teacher = run.teacher_on_ranks->load();
-    shard::FullySharded& sharded = run.teacher_on_ranks->sharded();
-    const bool whole = run.config.parallelism.fsdp_reshard_after_forward == shard::ReshardPolicy::never;
-    if (whole) {
-      sharded.unshard_all();
+    run.teacher_on_ranks->load();
+    if (run.config.parallelism.fsdp_reshard_after_forward == shard::ReshardPolicy::never) {
+      for (ModelOnRanks::Stage& stage : run.teacher_on_ranks->stages()) {
+        stage.sharded.unshard_all();
+      }
     }
-    run.distillation =
-        std::make_unique<DistillationTask>(*run.task, run.config.distillation, teacher, whole ? nullptr : &sharded);
   } else if (run.teacher) {
     run.distillation = std::make_unique<DistillationTask>(
         *run.task, run.config.distillation, run.teacher->load(run.device, compute_type(run.config.training)));
@@ -257,8 +278,8 @@ std::unique_ptr<Run> build_run(TrainConfig config, const RunEnvironment& environ
   const std::optional<StagePlan> stages = plan_stages(run);
   check_sample(run);
   open_data(run);
+  lay_out_teacher(run, environment.specs, stages);
   build_model_on_mesh(run, stages);
-  lay_out_teacher(run, environment.specs);
   build_run_optimizer(run, stages);
   lock_folder(run);
   const RunStart start = find_start(run);

@@ -357,7 +357,7 @@ void TrainConfig::check(Problems& problems) const {
   float8.check(problems);
   peft.check(problems);
   distillation.check(problems);
-  distillation.check_run(problems, training, parallelism);
+  distillation.check_run(problems, training);
   checkpoint.check(problems);
   if (peft.has_adapters() && !checkpoint.initial_load_path) {
     problems.add("peft.method", "adapters need a base model: set checkpoint.initial_load_path to its folder");

@@ -118,7 +118,7 @@ struct DistillationConfig {
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
   /// Rules between these keys and other sections.
-  void check_run(Problems& problems, const TrainingConfig& training, const ParallelismConfig& parallelism) const;
+  void check_run(Problems& problems, const TrainingConfig& training) const;
 };
 
 struct CheckpointConfig {

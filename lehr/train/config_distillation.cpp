@@ -35,8 +35,7 @@ void DistillationConfig::check(Problems& problems) const {
   }
 }
 
-void DistillationConfig::check_run(
-    Problems& problems, const TrainingConfig& training, const ParallelismConfig& parallelism) const {
+void DistillationConfig::check_run(Problems& problems, const TrainingConfig& training) const {
   if (!teacher) {
     return;
   }
@@ -48,12 +47,6 @@ void DistillationConfig::check_run(
   }
   if (training.cuda_graphs) {
     problems.add("distillation.teacher", "the teacher's work is not recorded; remove training.cuda_graphs");
-  }
-  if (parallelism.pipeline_parallel_degree > 1) {
-    problems.add(
-        "parallelism.pipeline_parallel_degree",
-        "distillation.teacher: the model and its teacher are compared in one stage; expected 1, found " +
-            std::to_string(parallelism.pipeline_parallel_degree));
   }
 }
 

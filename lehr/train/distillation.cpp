@@ -2,14 +2,12 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
 #include "lehr/nn/head.h"
-#include "lehr/shard/fully_shard.h"
 #include "lehr/train/precision.h"
 
 namespace lehr::train {
@@ -96,28 +94,6 @@ std::optional<pretrained::ModelFolder> open_teacher(
   return teacher;
 }
 
-int64_t teacher_bytes(
-    const TrainConfig& config, const descriptor::ModelArgs& teacher, const mesh::DistributedContext* context) {
-  const Sizes sizes(teacher);
-  const int64_t parameters = teacher.get_nparams_and_flops(config.training.seq_len).num_parameters;
-  const mesh::DeviceMeshParameters mesh = context == nullptr ? mesh::DeviceMeshParameters{} : context->parameters();
-  const int64_t shards = mesh.data_parallel_shard * mesh.context_parallel * mesh.tensor_parallel;
-  int64_t weights = parameters;
-  if (config.parallelism.fsdp_reshard_after_forward == shard::ReshardPolicy::never) {
-    weights = parameters / mesh.tensor_parallel;
-  } else if (shards > 1) {
-    // The head stays unsharded until the model has computed its loss; a layer is unsharded while the one before runs.
-    const int64_t head = teacher.vocab_size() * sizes.hidden;
-    const int64_t whole = head + 2 * (parameters - head) / sizes.layers;
-    weights = std::min(parameters, parameters / shards + whole / mesh.tensor_parallel);
-  }
-  const int64_t tokens =
-      config.training.local_batch_size * config.training.seq_len / (mesh.context_parallel * mesh.tensor_parallel);
-  const int64_t kept = config.distillation.cosine_weight > 0 ? sizes.layers + 1 : 1;  // hidden states
-  return (weights + kept * tokens * sizes.hidden) *
-         static_cast<int64_t>(c10::elementSize(compute_type(config.training)));
-}
-
 std::string describe_teacher(
     const TrainConfig& config, const pretrained::ModelFolder& teacher, const mesh::DistributedContext* context) {
   return fmt::format(
@@ -129,43 +105,14 @@ std::string describe_teacher(
 }
 
 DistillationTask::DistillationTask(
-    const TrainTask& task,
-    const DistillationConfig& config,
-    std::shared_ptr<nn::Model> teacher,
-    shard::FullySharded* sharded)
-    : task_(task),
-      teacher_(std::move(teacher)),
-      sharded_(sharded),
-      loss_{
-          .temperature = config.temperature,
-          .kl_weight = config.kl_weight * config.temperature * config.temperature,
-          .nll_weight = config.loss_weight,
-          .ignore_index = nn::kIgnoreIndex},
-      cosine_weight_(config.cosine_weight) {
-  if (sharded_ == nullptr) {
-    at::NoGradGuard no_grad;
-    head_weight_ = teacher_->head_weight();
-  }
-}
+    const TrainTask& task, const DistillationConfig& config, std::map<int64_t, TeacherStage> stages)
+    : task_(task), stages_(std::move(stages)), cosine_weight_(config.cosine_weight) {}
 
-nn::ModelInputs DistillationTask::build_forward_inputs(const Batch& batch) const {
-  nn::ModelInputs inputs = task_.build_forward_inputs(batch);
-  auto targets = std::make_shared<nn::DistillationTargets>();
-  {
-    at::NoGradGuard no_grad;
-    nn::ModelInputs of_teacher = inputs;
-    of_teacher.labels = at::Tensor();  // no loss of its own
-    of_teacher.layer_outputs = cosine_weight_ > 0 ? &targets->layer_outputs : nullptr;
-    if (sharded_ != nullptr) {
-      sharded_->reset();  // the head is unsharded since the last batch
-    }
-    targets->hidden_states = teacher_->forward(of_teacher).hidden_states;
-    // A sharded head is whole since the final norm ran, because both are one unit, and the head was not called.
-    targets->head_weight = sharded_ == nullptr ? head_weight_ : teacher_->head_weight();
-  }
-  targets->loss = loss_;
-  inputs.distillation = std::move(targets);
-  return inputs;
+DistillationTask::DistillationTask(
+    const TrainTask& task, const DistillationConfig& config, std::shared_ptr<nn::Model> teacher)
+    : task_(task), cosine_weight_(config.cosine_weight) {
+  const int64_t layers = teacher->num_local_layers();
+  stages_.emplace(0, TeacherStage(std::move(teacher), nullptr, /*is_last=*/true, {.first = 0, .all = layers}, config));
 }
 
 at::Tensor DistillationTask::compute_loss(const nn::ModelOutputs& outputs, const Batch& /*batch*/) const {

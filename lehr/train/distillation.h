@@ -1,6 +1,8 @@
 // Distillation of a run: its teacher, and the task that compares the model with the teacher.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,10 +11,7 @@
 #include "lehr/pretrained/model_folder.h"
 #include "lehr/train/config.h"
 #include "lehr/train/task.h"
-
-namespace lehr::shard {
-class FullySharded;
-}
+#include "lehr/train/teacher.h"
 
 namespace lehr::train {
 
@@ -21,8 +20,9 @@ namespace lehr::train {
 std::optional<pretrained::ModelFolder> open_teacher(
     const TrainConfig& config, const descriptor::ModelFamilies& families, const descriptor::ModelArgs& student);
 
-/// Returns the bytes that the teacher adds to each rank of a run: its weights, or its shards and what is unsharded at a
-/// time, and the results of a batch that stay until backward has read them. `context` is null on one device.
+/// Returns the bytes that the teacher adds to a rank of a run: its weights, or its shards and what is unsharded at a
+/// time, and the results of a batch that stay until backward has read them. In a pipeline, of the rank with the most:
+/// each is taken to have both tables, of embeddings and head. `context` is null on one device.
 int64_t teacher_bytes(
     const TrainConfig& config, const descriptor::ModelArgs& teacher, const mesh::DistributedContext* context = nullptr);
 
@@ -30,30 +30,26 @@ int64_t teacher_bytes(
 std::string describe_teacher(
     const TrainConfig& config, const pretrained::ModelFolder& teacher, const mesh::DistributedContext* context);
 
-/// A task of causal language models with the loss of [distillation] instead of its own. It runs the teacher on the
-/// inputs of each batch, without gradients. Reports the means 'kl', 'ce' (cross-entropy with the labels), 'agreement'
-/// (of the most likely token) and, if it is computed, 'cosine' (the distance).
+/// A task of causal language models with the loss of [distillation] instead of its own: ModelStage runs its teacher.
+/// Reports the means 'kl', 'ce' (cross-entropy with the labels), 'agreement' (of the most likely token) and, if it is
+/// computed, 'cosine' (the distance).
 class DistillationTask : public TrainTask {
  public:
-  /// `task` must outlive this object. The teacher is in eval mode, and never changes. `sharded` is the handle of its
-  /// shards, which must outlive this object; null for a whole teacher.
-  DistillationTask(
-      const TrainTask& task,
-      const DistillationConfig& config,
-      std::shared_ptr<nn::Model> teacher,
-      shard::FullySharded* sharded = nullptr);
+  /// `stages` are the teacher's beside those of the model that this rank has, by number. `task` must outlive this
+  /// object.
+  DistillationTask(const TrainTask& task, const DistillationConfig& config, std::map<int64_t, TeacherStage> stages);
+  /// With a whole teacher on one device.
+  DistillationTask(const TrainTask& task, const DistillationConfig& config, std::shared_ptr<nn::Model> teacher);
 
-  nn::ModelInputs build_forward_inputs(const Batch& batch) const override;
+  nn::ModelInputs build_forward_inputs(const Batch& batch) const override { return task_.build_forward_inputs(batch); }
+  TeacherStage* teacher_of_stage(int64_t stage) const override { return &stages_.at(stage); }
   int64_t count_valid(const Batch& batch) const override { return task_.count_valid(batch); }
   at::Tensor compute_loss(const nn::ModelOutputs& outputs, const Batch& batch) const override;
   std::map<std::string, at::Tensor> compute_metrics(const nn::ModelOutputs& outputs, const Batch& batch) const override;
 
  private:
   const TrainTask& task_;
-  std::shared_ptr<nn::Model> teacher_;
-  shard::FullySharded* sharded_;
-  at::Tensor head_weight_;  // (V, the teacher's hidden size), of a whole teacher
-  ops::LinearKlOptions loss_;
+  mutable std::map<int64_t, TeacherStage> stages_;  // they keep the weight of a whole teacher's head
   double cosine_weight_;
 };
 

@@ -14,21 +14,29 @@
 namespace lehr::train {
 
 namespace {
-// Pipeline rank i has stage i.
-std::shared_ptr<nn::Model> stage_of_rank(
+// Pipeline rank i has stage i, unless the stages are beside others.
+StageLayout lay_out(
     const pretrained::ModelFolder& folder,
     const pretrained::ModelFolder::Built& built,
     const TrainSpec& spec,
     const TrainConfig& config,
-    const mesh::Group& pp) {
+    const mesh::Group& pp,
+    const std::optional<ModelOnRanks::Beside>& beside) {
   std::vector<int64_t> rank_of_stage(static_cast<size_t>(pp.size()));
   std::iota(rank_of_stage.begin(), rank_of_stage.end(), 0);
-  const StageLayout layout = lay_out_stages(config, *folder.args, spec.build, rank_of_stage);
-  const auto stage = layout.models[static_cast<size_t>(pp.rank())];
-  if (folder.has_adapters()) {
-    peft::inject_as_in(*built.model, *stage);
+  std::vector<int64_t> layers;
+  if (beside) {
+    rank_of_stage = beside->rank_of_stage;
+    const int64_t theirs = std::accumulate(beside->layers.begin(), beside->layers.end(), int64_t{0});
+    layers = theirs == built.model->num_local_layers() ? beside->layers : layers;
   }
-  return stage;
+  StageLayout layout = lay_out_stages(config, *folder.args, spec.build, rank_of_stage, layers);
+  for (const auto& model : layout.models) {
+    if (folder.has_adapters()) {
+      peft::inject_as_in(*built.model, *model);
+    }
+  }
+  return layout;
 }
 }  // namespace
 
@@ -37,7 +45,8 @@ ModelOnRanks::ModelOnRanks(
     const TrainSpecs& specs,
     TrainConfig config,
     const Ranks& ranks,
-    at::Device device)
+    at::Device device,
+    const std::optional<Beside>& beside)
     : folder_(folder), config_(std::move(config)), device_(device), built_(folder.build()) {
   // Adapters are those of the folder, and nothing is trained.
   config_.peft = {};
@@ -47,34 +56,48 @@ ModelOnRanks::ModelOnRanks(
   mesh::DistributedContext& context = *ranks.context();
   const mesh::Group& pp = context.group(mesh::axis::pp);
   const TrainSpec& spec = specs.at(config_.model);
-  const bool staged = pp.size() > 1;
-  const auto part = staged ? stage_of_rank(folder, built_, spec, config_, pp) : built_.model;
-  sharded_.emplace(lay_out_stage(
-      config_,
-      spec,
-      context,
-      *part,
-      {.current_stage = pp.rank(), .num_stages = pp.size()},
-      config_.parallelism.fsdp_cpu_offload ? std::optional(device) : std::nullopt));
-  model_ = part;
-  if (staged) {
-    std::vector<int64_t> rank_of_stage(static_cast<size_t>(pp.size()));
-    std::iota(rank_of_stage.begin(), rank_of_stage.end(), 0);
-    model_ = std::make_shared<StagedModel>(
-        std::vector<StagedModel::Stage>{{.number = pp.rank(), .model = part}}, std::move(rank_of_stage), pp);
+  const auto add =
+      [&](const std::shared_ptr<nn::Model>& model, const pipeline::PipelineStageInfo& info, int64_t first) {
+        const auto offload = config_.parallelism.fsdp_cpu_offload ? std::optional(device) : std::nullopt;
+        stages_.push_back(
+            {.number = info.current_stage,
+             .model = model,
+             .first_layer = first,
+             .sharded = lay_out_stage(config_, spec, context, *model, info, offload)});
+      };
+  if (pp.size() == 1) {
+    add(built_.model, {}, 0);
+    model_ = built_.model;
+    return;
   }
+  const StageLayout layout = lay_out(folder, built_, spec, config_, pp, beside);
+  std::vector<StagedModel::Stage> staged;
+  int64_t first_layer = 0;
+  for (int64_t stage = 0; stage < layout.num_stages(); ++stage) {
+    const auto index = static_cast<size_t>(stage);
+    if (layout.rank_of_stage[index] == pp.rank()) {
+      add(layout.models[index], {.current_stage = stage, .num_stages = layout.num_stages()}, first_layer);
+      staged.push_back({.number = stage, .model = layout.models[index]});
+    }
+    first_layer += layout.layers[index];
+  }
+  model_ = std::make_shared<StagedModel>(std::move(staged), layout.rank_of_stage, pp);
 }
 
+// Stage by stage: a tied table is in the first and in the last one.
 std::shared_ptr<nn::Model> ModelOnRanks::load() {
   const at::ScalarType dtype = compute_type(config_.training);
-  folder_.fill(*model_, built_, [&] {
-    if (config_.parallelism.fsdp_cpu_offload) {
-      shard::materialize_offloaded(*model_, device_, dtype);
-    } else {
-      nn::materialize(*model_, device_, dtype);
-    }
-  });
-  sharded_->reset();
+  for (Stage& stage : stages_) {
+    folder_.fill(*stage.model, built_, [&] {
+      if (config_.parallelism.fsdp_cpu_offload) {
+        shard::materialize_offloaded(*stage.model, device_, dtype);
+      } else {
+        nn::materialize(*stage.model, device_, dtype);
+      }
+    });
+    stage.sharded.reset();
+  }
+  model_->eval();
   return model_;
 }
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "lehr/pretrained/model_folder.h"
 #include "lehr/shard/fully_shard.h"
@@ -15,27 +16,42 @@ namespace lehr::train {
 /// on meta until load().
 class ModelOnRanks {
  public:
-  /// All ranks must call; `folder` must outlive load(), and `ranks`, which are several, the model. Throws usage errors
-  /// that name the key.
+  /// The pipeline stages of another model, beside which this one's are.
+  struct Beside {
+    std::vector<int64_t> rank_of_stage;
+    std::vector<int64_t> layers;  ///< By stage: this model has the same if it has as many in all, else the config's.
+  };
+  /// A stage that this rank has.
+  struct Stage {
+    int64_t number;
+    std::shared_ptr<nn::Model> model;
+    int64_t first_layer;
+    shard::FullySharded sharded;  ///< The handle of its shards.
+  };
+  /// All ranks must call; `folder` must outlive load(), and `ranks`, which are several, the model. By default pipeline
+  /// rank i has stage i. Throws usage errors that name the key.
   ModelOnRanks(
       const pretrained::ModelFolder& folder,
       const TrainSpecs& specs,
       TrainConfig config,
       const Ranks& ranks,
-      at::Device device);
+      at::Device device,
+      const std::optional<Beside>& beside = {});
 
   /// Allocates this rank's shards and reads them. Call it once.
   std::shared_ptr<nn::Model> load();
-  /// The handle of the shards, of the pipeline stage that this rank has.
-  shard::FullySharded& sharded() { return *sharded_; }
+  /// Without pipeline parallelism one stage, the whole model.
+  std::vector<Stage>& stages() { return stages_; }
+  /// Number of layers of the whole model.
+  int64_t num_layers() const { return built_.model->num_local_layers(); }
 
  private:
   const pretrained::ModelFolder& folder_;
   TrainConfig config_;
   at::Device device_;
   pretrained::ModelFolder::Built built_;
+  std::vector<Stage> stages_;
   std::shared_ptr<nn::Model> model_;
-  std::optional<shard::FullySharded> sharded_;
 };
 
 /// Loads the model of `folder` in the arithmetic of config.training, with the degrees and options of

@@ -7,6 +7,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/shard/expert_parallel.h"
+#include "lehr/train/teacher.h"
 
 namespace lehr::train {
 
@@ -14,6 +15,8 @@ namespace {
 using pipeline::TensorDict;
 
 const char* const kRouterTotals = "router_totals";
+const char* const kTeacherStates = "teacher_hidden_states";  // without gradients
+const char* const kDistance = "layer_distance";              // of earlier stages' layers from the teacher's
 const char* const kLoss = "loss";
 // Names of the tensors between stages, in a model's inputs and outputs.
 const char* const kHiddenStates = "hidden_states";
@@ -28,7 +31,8 @@ at::Tensor take(TensorDict& tensors, const std::string& name) {
 ModelStage::ModelStage(Parts parts)
     : parts_(std::move(parts)),
       shapes_(dynamic_cast<const pipeline::ModuleSupportsPipelining*>(&parts_.model)),
-      routers_(parts_.model.router_losses() != nullptr ? *parts_.model.router_losses() : counts_) {
+      routers_(parts_.model.router_losses() != nullptr ? *parts_.model.router_losses() : counts_),
+      teacher_(parts_.task.teacher_of_stage(parts_.info.current_stage)) {
   if (&routers_ == &counts_ && parts_.num_experts > 0 && parts_.mesh != nullptr) {
     shard::share_router_losses(*parts_.mesh, counts_);
   }
@@ -46,8 +50,8 @@ void ModelStage::begin(StageStep& step) {
   }
 }
 
-// Adds the specs of the router counts, which are sent with a micro-batch's hidden states.
-TensorDict ModelStage::with_counts(TensorDict specs) const {
+// Adds the specs of what is sent with a micro-batch's hidden states: of router counts and of a teacher.
+TensorDict ModelStage::with_others(TensorDict specs, const Batch& batch) const {
   specs.erase("input_ids");
   for (const char* of_the_head : {"logps", "scores", "embeddings"}) {
     specs.erase(of_the_head);
@@ -56,17 +60,31 @@ TensorDict ModelStage::with_counts(TensorDict specs) const {
     const auto options = at::TensorOptions().device(at::kMeta).dtype(at::kDouble);
     specs[kRouterTotals] = at::empty({2 * parts_.num_experts + 2}, options);
   }
+  if (teacher_ != nullptr) {
+    specs[kTeacherStates] = teacher_->hidden_spec(batch);
+    if (teacher_->compares_layers()) {
+      const at::Tensor& hidden = specs.at(kHiddenStates);  // (B, T, H)
+      const auto wide = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+      specs[kDistance] = at::empty(hidden.sizes().slice(0, 2), hidden.options().dtype(wide));
+    }
+  }
   return specs;
 }
 
 TensorDict ModelStage::input_specs(int64_t microbatch) const {
   const Batch& batch = step_->microbatches[static_cast<size_t>(microbatch)].batch;
-  return with_counts(shapes_->infer_stage_inputs_from_pipeline_inputs(batch, 1));
+  return with_others(shapes_->infer_stage_inputs_from_pipeline_inputs(batch, 1), batch);
 }
 
 TensorDict ModelStage::output_specs(int64_t microbatch) const {
   const Batch& batch = step_->microbatches[static_cast<size_t>(microbatch)].batch;
-  return with_counts(shapes_->infer_stage_outputs_from_pipeline_inputs(batch, 1));
+  return with_others(shapes_->infer_stage_outputs_from_pipeline_inputs(batch, 1), batch);
+}
+
+TensorDict ModelStage::gradient_specs(int64_t microbatch) const {
+  TensorDict specs = output_specs(microbatch);
+  specs.erase(kTeacherStates);
+  return specs;
 }
 
 nn::ModelInputs ModelStage::inputs_of(const Batch& batch, const TensorDict& received) const {
@@ -81,6 +99,22 @@ nn::ModelInputs ModelStage::inputs_of(const Batch& batch, const TensorDict& rece
   return inputs;
 }
 
+// Sends the outputs of a stage before the last one, and keeps the roots of their backward.
+void ModelStage::keep_outputs(const nn::ModelOutputs& outputs, Kept& kept, TensorDict& sent) const {
+  auto tensors = outputs.to_dict();
+  if (outputs.distilled.cosine_distance.defined()) {
+    tensors[kDistance] = outputs.distilled.cosine_distance;
+  }
+  for (const auto& [name, tensor] : tensors) {
+    sent[name] = tensor.detach();
+    if (tensor.requires_grad()) {
+      // A gradient edge, not the tensor itself, whose memory is freed once it is sent.
+      kept.roots.push_back(torch::autograd::impl::gradient_edge(tensor));
+      kept.root_names.push_back(name);
+    }
+  }
+}
+
 TensorDict ModelStage::forward(int64_t number, TensorDict received) {
   const Microbatch& microbatch = step_->microbatches[static_cast<size_t>(number)];
   parts_.model.set_dropout_stream(step_->seed, static_cast<uint64_t>(step_->step), microbatch.first_row);
@@ -88,20 +122,27 @@ TensorDict ModelStage::forward(int64_t number, TensorDict received) {
   weights.share = microbatch.share;
   routers_.begin(weights);
   const at::Tensor counted = take(received, kRouterTotals);
+  const at::Tensor of_teacher = take(received, kTeacherStates);
   Kept kept;
   for (auto& [name, tensor] : received) {
     kept.inputs[name] = tensor.detach().set_requires_grad(true);
+  }
+  nn::ModelInputs inputs = inputs_of(microbatch.batch, kept.inputs);
+  TensorDict sent;
+  if (teacher_ != nullptr) {
+    const auto distance = kept.inputs.find(kDistance);
+    sent[kTeacherStates] =
+        teacher_->run(inputs, of_teacher, distance != kept.inputs.end() ? distance->second : at::Tensor());
   }
   nn::ModelOutputs outputs;
   {
     kept.weights = std::make_shared<ops::WeightGradients>();
     const ops::WeightGradients::Scope scope(kept.weights);
-    outputs = parts_.model.forward(inputs_of(microbatch.batch, kept.inputs));
+    outputs = parts_.model.forward(inputs);
   }
   if (counted.defined()) {
     routers_.add_packed(counted);
   }
-  TensorDict sent;
   if (parts_.info.is_current_stage_last()) {
     const at::Tensor sum = parts_.task.compute_loss(outputs, microbatch.batch);
     const at::Tensor& items = step_->valid_input;
@@ -114,14 +155,7 @@ TensorDict ModelStage::forward(int64_t number, TensorDict received) {
       step_->sums.add_routers(routers_, microbatch.share);
     }
   } else {
-    for (const auto& [name, tensor] : outputs.to_dict()) {
-      sent[name] = tensor.detach();
-      if (tensor.requires_grad()) {
-        // A gradient edge, not the tensor itself, whose memory is freed once it is sent.
-        kept.roots.push_back(torch::autograd::impl::gradient_edge(tensor));
-        kept.root_names.push_back(name);
-      }
-    }
+    keep_outputs(outputs, kept, sent);
     if (routers_.active()) {
       const at::Tensor so_far = routers_.packed();
       sent[kRouterTotals] =

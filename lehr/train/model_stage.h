@@ -36,7 +36,8 @@ struct StageStep {
 
 /// Runs a stage of a model for a task, and holds the activations of each micro-batch between forward and backward.
 /// Sends hidden states to the next stage, if there is one. In an MoE model it also sends the accumulated counts of the
-/// router losses; their totals return with the gradients (nn::RouterLosses::packed).
+/// router losses; their totals return with the gradients (nn::RouterLosses::packed). With a teacher it sends the
+/// teacher's hidden states, and the distance of both models' layers so far.
 class ModelStage : public pipeline::StageRunner {
  public:
   struct Parts {
@@ -54,6 +55,7 @@ class ModelStage : public pipeline::StageRunner {
 
   pipeline::TensorDict input_specs(int64_t microbatch) const override;
   pipeline::TensorDict output_specs(int64_t microbatch) const override;
+  pipeline::TensorDict gradient_specs(int64_t microbatch) const override;
   pipeline::TensorDict forward(int64_t microbatch, pipeline::TensorDict inputs) override;
   pipeline::TensorDict backward(int64_t microbatch, pipeline::TensorDict output_gradients, bool weights_later) override;
   void backward_weight(int64_t microbatch) override;
@@ -69,13 +71,15 @@ class ModelStage : public pipeline::StageRunner {
     std::shared_ptr<ops::WeightGradients> weights = {};
   };
   nn::ModelInputs inputs_of(const Batch& batch, const pipeline::TensorDict& received) const;
+  void keep_outputs(const nn::ModelOutputs& outputs, Kept& kept, pipeline::TensorDict& sent) const;
   void one_done();
-  pipeline::TensorDict with_counts(pipeline::TensorDict specs) const;
+  pipeline::TensorDict with_others(pipeline::TensorDict specs, const Batch& batch) const;
 
   Parts parts_;
   const pipeline::ModuleSupportsPipelining* shapes_;  // the model's
   nn::RouterLosses counts_;                           // used if the model has none
   nn::RouterLosses& routers_;
+  TeacherStage* teacher_;  // null without one
   StageStep* step_ = nullptr;
   std::map<int64_t, Kept> kept_;  // by micro-batch
   int64_t done_ = 0;              // micro-batches with complete gradients

@@ -42,11 +42,11 @@ void build_stages(Run& run, const StagePlan& plan) {
     stages.push_back({.number = number, .model = layout.models[static_cast<size_t>(number)]});
     parallelize(run, *stages.back().model, {.current_stage = number, .num_stages = layout.num_stages()});
   }
+  const TrainTask& task = run.distillation ? *run.distillation : *run.task;
   const auto model = std::make_shared<StagedModel>(std::move(stages), layout.rank_of_stage, pp);
   run.pipeline = std::make_unique<Pipeline>(
       layout,
-      Pipeline::Parts{
-          .program = program, .task = *run.task, .ranks = run.ranks, .model = *model, .sharded = run.sharded});
+      Pipeline::Parts{.program = program, .task = task, .ranks = run.ranks, .model = *model, .sharded = run.sharded});
   run.model = model;
   run.whole = layout.whole;
 }

@@ -107,10 +107,11 @@ StageLayout lay_out_stages(
     const TrainConfig& config,
     const descriptor::ModelArgs& args,
     const Builders& build,
-    const std::vector<int64_t>& rank_of_stage) {
+    const std::vector<int64_t>& rank_of_stage,
+    const std::vector<int64_t>& layers) {
   StageLayout layout{.rank_of_stage = rank_of_stage};
   const auto stages = static_cast<int64_t>(rank_of_stage.size());
-  const auto chosen = chosen_layers(config, args, stages);
+  const auto chosen = layers.empty() ? chosen_layers(config, args, stages) : layers;
   if (config.peft.enabled()) {
     layout.whole = build_whole_model(config, args, build);
   }
@@ -127,7 +128,7 @@ StageLayout lay_out_stages(
     require(
         chosen.empty() || layout.layers.back() == chosen[static_cast<size_t>(stage)],
         "parallelism.pipeline_parallel_balance: the model's family builds stage {} with {} layers, but {} were chosen "
-        "by cost (pipeline::distribute_layers_for_pipeline_stage supports that); set \"even\"",
+        "(pipeline::distribute_layers_for_pipeline_stage supports that); set \"even\"",
         stage,
         layout.layers.back(),
         chosen[static_cast<size_t>(stage)]);

@@ -42,13 +42,14 @@ pipeline::Program build_pipeline_program(const TrainConfig& config, int64_t num_
 /// than stages, a family that does not provide the cost of its layers.
 std::vector<int64_t> chosen_layers(const TrainConfig& config, const descriptor::ModelArgs& args, int64_t num_stages);
 
-/// Builds all stages. Throws usage errors that name the keys: fewer layers than stages, a family that does not declare
-/// the tensors between stages.
+/// Builds all stages, with these numbers of layers; by default, those of the config. Throws usage errors that name the
+/// keys: fewer layers than stages, a family that does not declare the tensors between stages.
 StageLayout lay_out_stages(
     const TrainConfig& config,
     const descriptor::ModelArgs& args,
     const Builders& build,
-    const std::vector<int64_t>& rank_of_stage);
+    const std::vector<int64_t>& rank_of_stage,
+    const std::vector<int64_t>& layers = {});
 
 /// The program and layout of a run with several stages.
 struct StagePlan {

@@ -10,6 +10,8 @@
 
 namespace lehr::train {
 
+class TeacherStage;
+
 /// Named tensors whose first dimension is the sequence; the interface between loader and task.
 using Batch = pipeline::TensorDict;
 
@@ -38,6 +40,8 @@ class TrainTask {
       const nn::ModelOutputs& /*outputs*/, const Batch& /*batch*/) const {
     return {};
   }
+  /// Returns the part of a frozen teacher that runs before a stage of the model, on the same inputs; null without one.
+  virtual TeacherStage* teacher_of_stage(int64_t /*stage*/) const { return nullptr; }
 };
 
 /// Next-token prediction over packed text. Batches have input_ids, labels, position_ids and document_ids, (B, T) each,

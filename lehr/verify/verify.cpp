@@ -100,11 +100,11 @@ void compare_sharded_gradients(
   if (lacked) {
     return;
   }
-  sharded.sharded().begin_step();
+  sharded.stages().front().sharded.begin_step();
   // Gradients are sums over the data-parallel ranks, which all have the same sequences.
   const auto same = static_cast<double>(ranks.context()->parameters().data_parallel_shard);
   (loss_of_reference(comparison, model, args, ranks) / same).backward();
-  sharded.sharded().finish_backward();
+  sharded.stages().front().sharded.finish_backward();
   comparison.compare_all(*expected, stored_gradients(whole_gradients(model, ranks), args, expected->reader()));
 }
 
