@@ -1,5 +1,7 @@
 #include "lehr/model/decoder.h"
 
+#include <fmt/ranges.h>
+
 #include "lehr/base/error.h"
 
 namespace lehr::model {
@@ -38,6 +40,43 @@ TensorDict hidden(const DecoderStageShape& shape, int64_t batch, int64_t tokens,
   return result;
 }
 }  // namespace
+
+Snapshots::Snapshots(HiddenStatesAggregationMode mode, const nn::ModelInputs& inputs, const SequenceParts& parts)
+    : whole_(mode, inputs.hidden_states_agg_mask),
+      inputs_(inputs),
+      parts_(parts),
+      in_parts_(parts.count > 1 && mode != HiddenStatesAggregationMode::no) {}
+
+void Snapshots::add(const at::Tensor& hidden_states) {
+  if (!in_parts_) {
+    whole_.add_hidden_states(hidden_states);
+    return;
+  }
+  const at::Tensor& mask = inputs_.hidden_states_agg_mask;
+  require(
+      mask.dim() == 2 && mask.size(0) == hidden_states.size(0) && mask.size(1) == hidden_states.size(1) * parts_.count,
+      "hidden_states_agg_mask: expected shape {}x{}, found {}",
+      hidden_states.size(0),
+      hidden_states.size(1) * parts_.count,
+      fmt::join(mask.sizes(), "x"));
+  const auto dtype = hidden_states.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  if (!own_mask_.defined()) {
+    dtype_ = hidden_states.scalar_type();
+    own_mask_ = parts_.own(mask.to(dtype)).unsqueeze(-1);
+  }
+  sums_.push_back((hidden_states.to(dtype) * own_mask_).sum(1));
+}
+
+at::Tensor Snapshots::pack() {
+  const at::Tensor& earlier = inputs_.hidden_states_snapshot;
+  if (!in_parts_ || sums_.empty()) {
+    return whole_.pack_with_snapshot(earlier);
+  }
+  const at::Tensor sums = parts_.sum(at::stack(sums_));                                    // (l, B, H)
+  const at::Tensor weight = inputs_.hidden_states_agg_mask.to(sums.scalar_type()).sum(1);  // (B)
+  const at::Tensor rows = (sums / weight.masked_fill(weight.eq(0), 1).unsqueeze(-1)).to(dtype_);
+  return earlier.defined() ? at::cat({earlier, rows}) : rows;
+}
 
 TensorDict infer_decoder_inputs(const DecoderStageShape& shape, const TensorDict& inputs, int64_t n_microbatches) {
   const auto [batch, tokens] = microbatch_shape(inputs, n_microbatches);

@@ -3,6 +3,7 @@
 // A family supplies its layer and the layer's parameters; everything else is shared here.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -63,6 +64,34 @@ struct DecoderStageShape {
 TensorDict infer_decoder_inputs(const DecoderStageShape& shape, const TensorDict& inputs, int64_t n_microbatches);
 TensorDict infer_decoder_outputs(const DecoderStageShape& shape, const TensorDict& inputs, int64_t n_microbatches);
 
+/// Sequence parallelism: hidden states between blocks are one of `count` equal parts of the sequence, while input_ids,
+/// position_ids and masks stay whole. The functions are those of ranks that have the other parts.
+struct SequenceParts {
+  int64_t count = 1;
+  std::function<at::Tensor(const at::Tensor& whole)> own = {};    ///< This rank's part (B, T / count) of (B, T).
+  std::function<at::Tensor(const at::Tensor& partial)> sum = {};  ///< The sum over ranks, the same on all of them.
+};
+
+/// nn::HiddenStatesAggregator, also over ranks that have parts of the sequence: they sum what they have once per stage.
+class Snapshots {
+ public:
+  /// `inputs` and `parts` must outlive the object.
+  Snapshots(HiddenStatesAggregationMode mode, const nn::ModelInputs& inputs, const SequenceParts& parts);
+  /// Adds hidden states (B, T / parts.count, H).
+  void add(const at::Tensor& hidden_states);
+  /// Returns all so far after those of earlier stages, (l, B, H); undefined for mode no.
+  at::Tensor pack();
+
+ private:
+  nn::HiddenStatesAggregator whole_;
+  const nn::ModelInputs& inputs_;
+  const SequenceParts& parts_;
+  bool in_parts_;
+  at::Tensor own_mask_;           // (B, T / parts.count, 1)
+  std::vector<at::Tensor> sums_;  // (B, H) each: over this rank's part
+  at::ScalarType dtype_ = at::kFloat;
+};
+
 /// Positions offset..offset+tokens-1, (1, tokens) int64.
 at::Tensor default_position_ids(int64_t tokens, int64_t offset, at::Device device);
 
@@ -113,10 +142,10 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
   /// The stage that the backbone was built for.
   const PipelineStageInfo& stage() const { return stage_; }
 
-  /// From now on, hidden states between blocks are one of `parts` equal parts of the sequence (sequence parallelism);
-  /// input_ids, position_ids and masks stay whole. Throws a usage error if snapshots of hidden states are collected.
-  void set_sequence_parts(int64_t parts);
-  int64_t sequence_parts() const { return sequence_parts_; }
+  /// Uses sequence parallelism from now on.
+  void set_sequence_parts(SequenceParts parts) { sequence_parts_ = std::move(parts); }
+  int64_t sequence_parts() const { return sequence_parts_.count; }
+  HiddenStatesAggregationMode hidden_states_snapshot_mode() const { return hidden_states_snapshot_mode_; }
   nn::RotaryEmbeddingProvider& rope_provider() { return rope_provider_; }
 
   /// Tokens per expert of this stage's MoE layers since the last reset, (layers, E) int64; undefined for a family
@@ -144,7 +173,7 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
   double embedding_factor_;
   std::shared_ptr<nn::RouterLosses> router_losses_;  // null without experts
   int64_t first_layer_ = 0;
-  int64_t sequence_parts_ = 1;
+  SequenceParts sequence_parts_;
   int64_t hidden_size_;
 };
 

@@ -65,13 +65,13 @@ DecoderImpl<Layer, LayerParameters>::DecoderImpl(
 
 template <class Layer, class LayerParameters>
 nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInputs& inputs) {
-  nn::HiddenStatesAggregator aggregator(hidden_states_snapshot_mode_, inputs.hidden_states_agg_mask);
+  Snapshots snapshots(hidden_states_snapshot_mode_, inputs, sequence_parts_);
 
   at::Tensor hidden_states = inputs.hidden_states;  // (B, T, H)
   if (embed_tokens) {
     require(inputs.input_ids.defined(), "input_ids: required by the first stage");
     hidden_states = scaled_embeddings(embed_tokens(inputs.input_ids), embedding_factor_);
-    aggregator.add_hidden_states(hidden_states);
+    snapshots.add(hidden_states);
   }
   require(
       hidden_states.defined(), "hidden_states: stage {} requires those of the previous stage", stage_.current_stage);
@@ -88,7 +88,7 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
   const at::Tensor position_ids =
       inputs.position_ids.defined()
           ? inputs.position_ids
-          : default_position_ids(hidden_states.size(1) * sequence_parts_, cached, hidden_states.device());
+          : default_position_ids(hidden_states.size(1) * sequence_parts_.count, cached, hidden_states.device());
   const nn::PositionEmbeddings of_full = rope_provider_(position_ids, hidden_states.scalar_type());
   const nn::PositionEmbeddings of_sliding =
       sliding_rope_provider_ ? (*sliding_rope_provider_)(position_ids, hidden_states.scalar_type()) : of_full;
@@ -113,14 +113,14 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
       inputs.layer_outputs->push_back(hidden_states);
     }
     distances.add(index, hidden_states);
-    aggregator.add_hidden_states(hidden_states);
+    snapshots.add(hidden_states);
   }
   if (norm) {
     hidden_states = norm(hidden_states);
   }
   return {
       .hidden_states = hidden_states,
-      .hidden_states_snapshot = aggregator.pack_with_snapshot(inputs.hidden_states_snapshot),
+      .hidden_states_snapshot = snapshots.pack(),
       .logps = {},
       .scores = {},
       .embeddings = {},
@@ -148,16 +148,6 @@ at::ScalarType DecoderImpl<Layer, LayerParameters>::output_dtype() const {
 }
 
 template <class Layer, class LayerParameters>
-void DecoderImpl<Layer, LayerParameters>::set_sequence_parts(int64_t parts) {
-  require(
-      parts == 1 || hidden_states_snapshot_mode_ == HiddenStatesAggregationMode::no,
-      "hidden_states_snapshot_mode: snapshots of hidden states are not supported with sequence parallelism "
-      "(parallelism.tensor_parallel_degree = {}); use HiddenStatesAggregationMode::no",
-      parts);
-  sequence_parts_ = parts;
-}
-
-template <class Layer, class LayerParameters>
 DecoderStageShape DecoderImpl<Layer, LayerParameters>::shape() const {
   return {
       .stage = stage_,
@@ -165,7 +155,7 @@ DecoderStageShape DecoderImpl<Layer, LayerParameters>::shape() const {
       .layers_before = first_layer_,
       .local_layers = num_local_layers(),
       .hidden_size = hidden_size_,
-      .sequence_parts = sequence_parts_,
+      .sequence_parts = sequence_parts_.count,
       .dtype = output_dtype()};
 }
 

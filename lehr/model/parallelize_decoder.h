@@ -3,6 +3,7 @@
 #pragma once
 
 #include "lehr/base/error.h"
+#include "lehr/mesh/collectives.h"
 #include "lehr/model/heads.h"
 #include "lehr/nn/moe.h"
 #include "lehr/shard/expert_parallel.h"
@@ -37,7 +38,13 @@ void tensor_parallel_layer(Layer& layer, mesh::DistributedContext& context) {
 /// parameters are left to expert parallelism.
 template <class Backbone>
 void tensor_parallel_decoder(mesh::DistributedContext& context, Backbone& model) {
-  model.set_sequence_parts(context.size(mesh::axis::tp));
+  if (context.size(mesh::axis::tp) > 1) {
+    const mesh::Group& group = context.group(mesh::axis::tp);
+    model.set_sequence_parts(
+        {.count = group.size(),
+         .own = [&group](const at::Tensor& whole) { return mesh::take_shard(whole, group, 1); },
+         .sum = [&group](const at::Tensor& partial) { return mesh::all_reduce(partial, group); }});
+  }
   std::vector<const nn::Module*> left;
   if (model.embed_tokens) {
     shard::vocab_parallel(*model.embed_tokens, context);
@@ -73,6 +80,11 @@ void lay_out_decoder(
     Backbone& model,
     const PipelineStageInfo& stage,
     const shard::ParallelizeOptions& options) {
+  require(
+      context.size(mesh::axis::cp) == 1 || model.hidden_states_snapshot_mode() == nn::HiddenStatesAggregationMode::no,
+      "parallelism.context_parallel_degree: a snapshot of hidden states averages whole sequences, of which a rank has a "
+      "part, and each rank would count a loss of it; expected 1 with hidden_states_snapshot_mode, found {}",
+      context.size(mesh::axis::cp));
   require_stage(model, stage);
   tensor_parallel_decoder(context, model);
   for (auto& [index, layer] : *model.layers) {

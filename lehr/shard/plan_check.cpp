@@ -211,6 +211,7 @@ nn::ModelInputs typed_inputs(TypeChecker& checker, const nn::Model& model, const
   }
   inputs.labels = token_input(checker, {sizes.rows, tokens}, at::kLong);
   inputs.position_ids = token_input(checker, {1, tokens}, at::kLong, /*rows=*/0);
+  inputs.hidden_states_agg_mask = token_input(checker, {sizes.rows, tokens}, at::kLong);
   inputs.attention_mask.document_ids = token_input(checker, {sizes.rows, tokens}, at::kLong);
   return inputs;
 }

@@ -149,8 +149,9 @@ void expect_equal_to_one_device(
     const typename Model::Impl::Parameters& params,
     const nn::ModelInputs& inputs,
     at::Tensor nn::ModelOutputs::*result,
-    ActivationCheckpointing checkpointing = {}) {
-  Model whole = build<Model>(params);
+    ActivationCheckpointing checkpointing = {},
+    HiddenStatesAggregationMode snapshots = HiddenStatesAggregationMode::no) {
+  Model whole = build<Model>(params, {}, snapshots);
   make_real(*whole);
   const nn::ModelOutputs expected = whole->forward(inputs);
   const at::Tensor weight = at::rand_like(expected.*result) + 0.5;
@@ -162,7 +163,7 @@ void expect_equal_to_one_device(
       {.data_parallel_shard = 2, .tensor_parallel = 2}};
   for (const auto& mesh : meshes) {
     on_mesh(mesh, [&](DistributedContext& context) {
-      Model model = build<Model>(params, checkpointing);
+      Model model = build<Model>(params, checkpointing, snapshots);
       auto sharded = Family::parallelize(context, *model, kInFloat64);
       make_real(*model);
       expect_same_values(*model, *whole);
@@ -190,6 +191,41 @@ void expect_equal_to_one_device(
 TYPED_TEST(Parallelize, CausalLMEqualsOneDevice) {
   using Model = typename TypeParam::CausalLM;
   expect_equal_to_one_device<TypeParam, Model>(small<Model>(), make_inputs(), &nn::ModelOutputs::logps);
+}
+
+// The ranks' parts have different weights, and one sequence has none in the parts of the second half.
+TYPED_TEST(Parallelize, SnapshotsOfHiddenStatesEqualOneDevice) {
+  using Model = typename TypeParam::CausalLM;
+  nn::ModelInputs inputs = make_inputs();
+  inputs.hidden_states_agg_mask = at::rand({kBatch, kTokens}).ge(0.3).to(at::kDouble);
+  inputs.hidden_states_agg_mask.select(0, 1).narrow(0, kTokens / 2, kTokens / 2).zero_();
+  expect_equal_to_one_device<TypeParam, Model>(
+      small<Model>(), inputs, &nn::ModelOutputs::hidden_states_snapshot, true, HiddenStatesAggregationMode::mean);
+}
+
+TYPED_TEST(Parallelize, SnapshotsOfHiddenStatesPassFromStageToStage) {
+  using Model = typename TypeParam::CausalLM;
+  const auto params = small<Model>();
+  nn::ModelInputs inputs = make_inputs();
+  inputs.hidden_states_agg_mask = at::rand({kBatch, kTokens});
+  Model whole = build<Model>(params, {}, HiddenStatesAggregationMode::mean);
+  make_real(*whole);
+  const at::Tensor expected = whole->forward(inputs).hidden_states_snapshot;  // (embeddings and two layers, B, H)
+  on_mesh({.tensor_parallel = 2}, [&](DistributedContext& context) {
+    nn::ModelInputs of_stage = inputs;
+    for (const int64_t number : {0, 1}) {
+      const PipelineStageInfo stage{number, 2};
+      Model model = build<Model>(params, {}, HiddenStatesAggregationMode::mean, stage);
+      auto sharded = TypeParam::parallelize_causal_lm(context, *model, stage, kInFloat64);
+      make_real(*model);
+      sharded.reset();
+      const at::NoGradGuard no_grad;
+      const nn::ModelOutputs outputs = model->forward(of_stage);
+      of_stage.hidden_states = outputs.hidden_states;
+      of_stage.hidden_states_snapshot = outputs.hidden_states_snapshot;
+    }
+    expect_near("snapshots", of_stage.hidden_states_snapshot, expected, expected);
+  });
 }
 
 TYPED_TEST(Parallelize, TiedAndCheckpointedCausalLMEqualsOneDevice) {
@@ -298,9 +334,13 @@ TYPED_TEST(Parallelize, RefusesUnsupportedCombinations) {
       HasSubstr("num_key_value_heads: 3 cannot be split evenly over parallelism.tensor_parallel_degree = 4"));
   params = small<Model>();
   EXPECT_THAT(
-      problem([&] { return build<Model>(params, false, HiddenStatesAggregationMode::mean); }),
-      HasSubstr("hidden_states_snapshot_mode: snapshots of hidden states are not supported with sequence parallelism "
-                "(parallelism.tensor_parallel_degree = 4)"));
+      problem_on(
+          {.context_parallel = 2},
+          [&](DistributedContext& context) {
+            Model model = build<Model>(params, false, HiddenStatesAggregationMode::mean);
+            TypeParam::parallelize_model(context, *model->model, {}, {});
+          }),
+      HasSubstr("parallelism.context_parallel_degree: a snapshot of hidden states averages whole sequences"));
   EXPECT_THAT(
       problem([&] { return build<Model>(params); }, {1, 2}),
       HasSubstr("stage: the model was built for stage 0 of 1, but is parallelized as stage 1 of 2"));

@@ -166,6 +166,22 @@ TEST(CheckPlan, AcceptsLaterStagesThatTakeHiddenStates) {
   }
 }
 
+TEST(CheckPlan, AcceptsSnapshotsOfHiddenStates) {
+  using Model = model::Qwen3DenseForCausalLM;
+  const auto params = test::small<Model>();
+  for (const int64_t number : {0, 1}) {
+    MeshRank at({.data_parallel_shard = 2, .tensor_parallel = 4}, 5);
+    Model model(
+        params,
+        model::PipelineStageInfo{number, 2},
+        nn::HiddenStatesAggregationMode::mean,
+        nn::ActivationCheckpointing{});
+    const auto sharded = model::parallelize_qwen3_dense(at.context, *model, {});
+    const int64_t width = number == 0 ? 0 : params.model.layer.hidden_size;
+    EXPECT_EQ(problem_of([&] { check_plan(at.context, *model, {.hidden_size = width}); }), "") << number;
+  }
+}
+
 TEST(CheckPlan, RefusesAMaterializedModel) {
   using Model = model::Llama3ForCausalLM;
   MeshRank at({.data_parallel_shard = 2});

@@ -100,7 +100,7 @@ template <class Model>
 Plan right_plan(Model& model) {
   Plan plan;
   auto& backbone = *model.model;
-  backbone.set_sequence_parts(1);
+  backbone.set_sequence_parts({});
   plan.add("embeddings", [&](auto& c) { vocab_parallel(*backbone.embed_tokens, c); });
   for (auto& [index, layer] : *backbone.layers) {
     const std::string at = index == 0 ? "" : std::to_string(index) + ".";
