@@ -15,4 +15,14 @@ std::filesystem::path own_folder() {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path();
 }
 
+std::filesystem::path own_file(const std::string& name) {
+  const auto folder = own_folder();
+  for (const auto& place : {folder, folder.parent_path()}) {
+    if (std::filesystem::exists(place / name)) {
+      return place / name;
+    }
+  }
+  return {};
+}
+
 }  // namespace lehr

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <map>
 #include <mutex>
 
@@ -22,7 +21,7 @@
 namespace lehr::mesh {
 
 namespace {
-// The module is in the folder of the program, or one above (test programs). Opened once.
+// Opened once.
 struct Module {
   void* handle = nullptr;
   std::string problem = "";
@@ -36,18 +35,16 @@ Module open_module() {
             "nccl.h and a torch package for CUDA are (cmake -DLEHR_NCCL=ON says what is missing), or use "
             "\"cpu\", or one rank"};
   }
-  const auto folder = own_folder();
-  std::string problem = "its module liblehr_nccl.so is not beside the program (" + folder.string() + ")";
-  for (const auto& place : {folder, folder.parent_path()}) {
-    const auto file = place / "liblehr_nccl.so";
-    if (std::filesystem::exists(file)) {
-      if (void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
-        return {.handle = handle};
-      }
-      problem = fmt::format("its module cannot be opened: {}", dlerror());
-    }
+  const auto file = own_file("liblehr_nccl.so");
+  if (file.empty()) {
+    return {
+        .problem = "ranks on GPUs need NCCL, and its module liblehr_nccl.so is not beside the program (" +
+                   own_folder().string() + ")"};
   }
-  return {.problem = "ranks on GPUs need NCCL, and " + problem};
+  if (void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+    return {.handle = handle};
+  }
+  return {.problem = fmt::format("ranks on GPUs need NCCL, and its module cannot be opened: {}", dlerror())};
 }
 
 const Module& module() {

@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <atomic>
-#include <filesystem>
 #include <string_view>
 
 #include "lehr/base/call_context.h"
@@ -101,20 +100,13 @@ std::string open_kernels() {
   if (opened.load() != nullptr) {
     return "";
   }
-  // The module is in the program's folder, or one folder above (test programs, the Python package).
-  const auto folder = own_folder();
-  for (const auto& place : {folder, folder.parent_path()}) {
-    const std::string file = place / "liblehr_cuda.so";
-    if (std::filesystem::exists(file)) {
-      return open_module(file);
-    }
+  if (const auto file = own_file("liblehr_cuda.so"); !file.empty()) {
+    return open_module(file);
   }
-  for (const auto& place : {folder, folder.parent_path()}) {
-    if (const auto why = place / "liblehr_cuda.txt"; std::filesystem::exists(why)) {
-      return "there is no liblehr_cuda.so: when the program was built, " + read_file(why);
-    }
+  if (const auto why = own_file("liblehr_cuda.txt"); !why.empty()) {
+    return "there is no liblehr_cuda.so: when the program was built, " + read_file(why);
   }
-  return "liblehr_cuda.so is not beside the program (" + folder.string() + ")";
+  return "liblehr_cuda.so is not beside the program (" + own_folder().string() + ")";
 }
 
 const GraphFunctions* graph_functions() {
