@@ -2,6 +2,7 @@
 # lists them.
 
 PRESET ?= release
+ARROW ?=
 ARGS ?=
 # A compiler needs up to 1.5 GB for a file, so a machine with many cores and little memory gets fewer jobs.
 JOBS ?= $(shell awk -v cores=$$(nproc) '/MemAvailable/ { fit = int($$2 / 1500000) } \
@@ -36,13 +37,16 @@ help: ## Show this list
 	@echo "Variables:"
 	@echo "  PRESET=$(PRESET)  a preset of CMakePresets.json: release, dev, ci, asan, tsan or cuda; builds in $(BUILD)/"
 	@echo "  JOBS=$(JOBS)          files to compile at once"
+	@echo "  ARROW=1         also installs Apache Arrow (50 MB), which reads Parquet and Arrow files"
 	@echo "  ARGS=           goes to the program or to ctest: make train ARGS=--job.dump_folder=outputs/again"
 
-setup: ## Install system packages and LibTorch (into .venv)
-	@script/setup.sh $(if $(filter asan tsan,$(PRESET)),sanitizers)
+setup: ## Install system packages and LibTorch (into .venv); ARROW=1 adds Apache Arrow, to read Parquet
+	@script/setup.sh $(if $(filter asan tsan,$(PRESET)),sanitizers) $(if $(ARROW),arrow)
 
+# Again when setup has installed something new, such as Apache Arrow.
 configure: setup
-	@test $(BUILD)/build.ninja -nt CMakePresets.json || { cmake --preset $(PRESET) && touch $(BUILD)/build.ninja; }
+	@test $(BUILD)/build.ninja -nt CMakePresets.json -a $(BUILD)/build.ninja -nt .venv/.lehr-setup || \
+		{ cmake --preset $(PRESET) && touch $(BUILD)/build.ninja; }
 
 build: configure ## Compile the program, build/lehr
 	@cmake --build $(BUILD) -j $(JOBS) --target lehr

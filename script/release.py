@@ -114,7 +114,7 @@ def main():
         changelog.write_text(texts[1])
         subprocess.run(["git", "commit", "--quiet", "-m", f"all: release {version}", "--", cmake, changelog], check=True, cwd=ROOT)
 
-    subprocess.run(["make", "wheel", "docs"], check=True, cwd=ROOT)
+    subprocess.run(["make", "wheel", "docs", "ARROW=1"], check=True, cwd=ROOT)
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
     wheel = OUT / Path((ROOT / "build/wheel/wheel.txt").read_text().strip()).name

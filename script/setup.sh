@@ -2,7 +2,7 @@
 # Installs everything that Lehr needs to compile on Debian 12 or Ubuntu 22.04+: system packages, and LibTorch in .venv.
 #
 # The compiler is clang, or the one that CXX names (CXX=g++ make train). Arguments name further system packages, which
-# some targets of the Makefile need.
+# some targets of the Makefile need; `arrow` is Apache Arrow, as pyarrow in .venv.
 # Installs only missing packages, and returns immediately if there are none. Exit code 2: a problem that only you can
 # solve (no root, no disk space, an old Python); the message names the command to run.
 set -euo pipefail
@@ -28,10 +28,13 @@ packages+=(
   libtomlplusplus-dev libzstd-dev nlohmann-json3-dev zlib1g-dev
 )
 wants_tidy=
+wants_arrow=
 for package in "$@"; do
   # In older releases the runtimes of clang's sanitizers are in the package clang itself.
   if [ "$package" = clang-tidy ]; then
     wants_tidy=1
+  elif [ "$package" = arrow ]; then
+    wants_arrow=1
   elif [ "$package" != sanitizers ]; then
     packages+=("$package")
   elif ! compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.asan*' >/dev/null; then
@@ -121,9 +124,15 @@ install_torch() {
   has_version cmake 3.22 || wanted+=(cmake)
   has_version ninja 1.10 || wanted+=(ninja)
 
+  # Once installed, it keeps to the version that is asked for.
+  if [ -n "$wants_arrow" ] || compgen -G '.venv/lib/python3*/site-packages/pyarrow' >/dev/null; then
+    wanted+=(-r script/requirements_arrow.txt)
+  fi
+
   # The stamp is written last, so the next run resumes a stopped or failed one.
   local stamp=.venv/.lehr-setup key
   key="$(cksum script/requirements.txt) ${wanted[*]}"
+  [[ $key != *arrow* ]] || key+=" $(cksum script/requirements_arrow.txt)"
   if [ -x .venv/bin/python ] && [ "$(cat "$stamp" 2>/dev/null)" = "$key" ]; then
     return 0
   fi

@@ -67,8 +67,16 @@ def platform_tag(files):
     return f"manylinux_2_{glibc}_{os.uname().machine}"
 
 
-def metadata(version, torch):
+def pyarrow_of(module):
+    """Returns the versions of pyarrow, as pip writes them, whose libraries the module for tables needs: a version's are
+    named after its first two numbers."""
+    number = int(re.search(r"libarrow\.so\.(\d+)", "\n".join(needed(module)))[1])
+    return f"{number // 100}.{number % 100}.*"
+
+
+def metadata(version, torch, pyarrow):
     readme = (root / "README.md").read_text()
+    arrow = f"Provides-Extra: arrow\nRequires-Dist: pyarrow=={pyarrow}; extra == \"arrow\"\n" if pyarrow else ""
     return f"""Metadata-Version: 2.1
 Name: lehr
 Version: {version}
@@ -76,7 +84,7 @@ Summary: A white-box system for training large language models: the program lehr
 License: Apache-2.0
 Requires-Python: >=3.10
 Requires-Dist: torch=={torch}
-Classifier: Operating System :: POSIX :: Linux
+{arrow}Classifier: Operating System :: POSIX :: Linux
 Classifier: Programming Language :: C++
 Classifier: Programming Language :: Python :: 3
 Description-Content-Type: text/markdown
@@ -95,9 +103,10 @@ def collect(build, options):
     binaries = {package / name: made / name for name in ("bin/lehr", "lib/liblehr_module.so")}
     packed = libraries_to_pack(binaries.values(), Path(options.torch_dir) / "lib")
     binaries |= {package / "lib" / name: path for name, path in packed.items()}
-    for name in ("liblehr_cuda.so", "liblehr_nccl.so"):  # optional: opened on demand, one folder above bin and lib
-        if (build / name).exists():
-            binaries[package / name] = build / name
+    # Optional: opened on demand, one folder above bin and lib.
+    for file in (made / "liblehr_arrow.so", build / "liblehr_cuda.so", build / "liblehr_nccl.so"):
+        if file.exists():
+            binaries[package / file.name] = file
     for target, source in binaries.items():
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(source, target)
@@ -109,7 +118,9 @@ def collect(build, options):
     (scripts / "lehr").write_text(SCRIPT)
     (scripts / "lehr").chmod(0o755)
     info.mkdir()
-    (info / "METADATA").write_text(metadata(options.version, options.torch))
+    arrow = made / "liblehr_arrow.so"
+    (info / "METADATA").write_text(
+        metadata(options.version, options.torch, pyarrow_of(arrow) if arrow.exists() else ""))
     (info / "WHEEL").write_text(
         f"Wheel-Version: 1.0\nGenerator: script/wheel.py\nRoot-Is-Purelib: false\nTag: py3-none-{tag}\n")
     shutil.copyfile(root / "LICENSE", info / "LICENSE")

@@ -33,8 +33,12 @@ struct Options {
     v.optional("skip_special", skip_special, "With --decode: leave special tokens out.");
     v.optional(
         "append_eos", append_eos, "Append the tokenizer's end-of-text id to each document (--no-append-eos: do not).");
-    v.optional("kind", kind, "Format of the files; auto: by their names.", one_of({"auto", "text", "jsonl"}));
-    v.optional("text_key", text_key, "Key of the text in JSON lines.");
+    v.optional(
+        "kind",
+        kind,
+        "Format of the files; auto: by their names; jsonl: JSON lines or tables.",
+        one_of({"auto", "text", "jsonl"}));
+    v.optional("text_key", text_key, "Key of the text in JSON lines, or its column in tables.");
     v.optional(
         "split_documents",
         split_documents,
@@ -89,7 +93,7 @@ void write_token_file(
     sources.push_back(
         {.path = input,
          .kind = options.kind == "text"    ? data::TextKind::text
-                 : options.kind == "jsonl" ? data::TextKind::jsonl
+                 : options.kind == "jsonl" ? data::TextKind::rows
                                            : data::TextKind::by_name,
          .text_key = options.text_key,
          .split_documents = options.split_documents});
@@ -123,8 +127,8 @@ int tokenize(const std::vector<std::string>& args) {
     std::fputs(
         ("lehr tokenize --tokenizer DIR INPUT... --output corpus.tokens\n"
          "lehr tokenize --tokenizer DIR --jsonl [--decode] < lines\n\n"
-         "Converts text files, JSON lines (also .gz and .zst) or folders of them to a memory-mapped token file for\n"
-         "[[data.datasets]], or converts standard input line by line.\n\n" +
+         "Converts text files, JSON lines (also .gz and .zst), Parquet and Arrow files or folders of them to a\n"
+         "memory-mapped token file for [[data.datasets]], or converts standard input line by line.\n\n" +
          arguments_help(ConfigObject::of(options)))
             .c_str(),
         stdout);

@@ -12,34 +12,13 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/open_file.h"
+#include "lehr/data/expansion.h"
 
 namespace lehr::data {
 namespace {
 
 constexpr size_t kBlockBytes = size_t{1} << 18;
 constexpr size_t kMaxLineBytes = size_t{1} << 30;
-// Text is seldom compressed to less than a hundredth, zeros to less than a thousandth.
-constexpr int64_t kFreeBytes = int64_t{64} << 20, kMaxRatio = 1000;
-
-/// Counts decompressed bytes, and refuses a file that expands without bound ("bomb").
-class Expansion {
- public:
-  Expansion(std::string name, int64_t compressed)
-      : name_(std::move(name)), most_(kFreeBytes + kMaxRatio * compressed) {}
-  void add(int64_t bytes) {
-    bytes_ += bytes;
-    require(
-        bytes_ <= most_,
-        "{}: expands to more than {} times its size; if that is intended, decompress it first",
-        name_,
-        kMaxRatio);
-  }
-
- private:
-  std::string name_;
-  int64_t most_;
-  int64_t bytes_ = 0;
-};
 
 class PlainSource : public ByteSource {
  public:

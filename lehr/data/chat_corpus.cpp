@@ -39,7 +39,7 @@ TokenStream read_conversations(
     const std::function<void(const std::string&)>& inform) {
   using Rows = std::vector<ChatRow>;
   using Conversations = std::vector<EncodedConversation>;
-  ChatRowReader reader(dataset.path);
+  ChatRowReader reader(dataset);
   const auto take = [&]() -> std::optional<Rows> {
     Rows rows;
     for (size_t bytes = 0; bytes < kChunkBytes;) {

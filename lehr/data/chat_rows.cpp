@@ -18,6 +18,9 @@ constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 /// Returns whether the first non-blank character is a '['.
 bool is_list(const std::filesystem::path& path) {
+  if (is_table(path)) {
+    return false;
+  }
   LineReader lines(open_bytes(path));
   for (std::string_view line; lines.next(line);) {
     if (lines.line_number() == 1 && line.starts_with(kByteOrderMark)) {
@@ -29,6 +32,19 @@ bool is_list(const std::filesystem::path& path) {
     }
   }
   return false;
+}
+
+RowKeys keys_of(const DatasetConfig& columns) {
+  RowKeys keys{.optional = {"tools", "chat_template_kwargs"}};
+  if (columns.prompt_key.empty()) {
+    keys.required = {columns.messages_key};
+  } else {
+    keys.required = {columns.prompt_key, columns.answer_key};
+    if (!columns.input_key.empty()) {
+      keys.optional.push_back(columns.input_key);
+    }
+  }
+  return keys;
 }
 
 }  // namespace
@@ -45,7 +61,7 @@ class ChatRowReader::File {
 
 class ChatRowReader::File::Lines : public File {
  public:
-  explicit Lines(const std::filesystem::path& path) : name_(path.string()), lines_(open_bytes(path)) {}
+  Lines(const std::filesystem::path& path, const RowKeys& keys) : name_(path.string()), lines_(open_rows(path, keys)) {}
 
   std::optional<ChatRow> next() override {
     for (std::string_view line; lines_.next(line);) {
@@ -125,8 +141,8 @@ class ChatRowReader::File::OneList : public File {
   bool done_ = false;
 };
 
-ChatRowReader::ChatRowReader(const std::filesystem::path& path)
-    : files_(list_files({.path = path, .kind = TextKind::jsonl})) {}
+ChatRowReader::ChatRowReader(const DatasetConfig& columns)
+    : keys_(keys_of(columns)), files_(list_files({.path = columns.path, .kind = TextKind::rows})) {}
 
 ChatRowReader::~ChatRowReader() = default;
 
@@ -140,7 +156,7 @@ std::optional<ChatRow> ChatRowReader::next() {
       if (is_list(path)) {
         file_ = std::make_unique<File::OneList>(path);
       } else {
-        file_ = std::make_unique<File::Lines>(path);
+        file_ = std::make_unique<File::Lines>(path, keys_);
       }
     }
     if (auto row = file_->next()) {

@@ -13,10 +13,11 @@
 #include "lehr/data/chat_template.h"
 #include "lehr/data/data_config.h"
 #include "lehr/data/lone_surrogates.h"
+#include "lehr/data/rows.h"
 
 namespace lehr::data {
 
-/// The text of one JSON object, and its position.
+/// The text of one JSON object, and its position as "file:line"; in a table the line is the row.
 struct ChatRow {
   std::string text;
   std::string file;
@@ -24,11 +25,12 @@ struct ChatRow {
   std::string where() const { return fmt::format("{}:{}", file, line); }
 };
 
-/// Reads the objects of a file, or of all .jsonl, .ndjson and .json files of a folder, in order; .gz and .zst are
-/// decompressed. A file whose first character is '[' is one list of objects; otherwise every line is an object.
+/// Reads the objects of a path (see TextKind::rows), in order; .gz and .zst are decompressed. A file whose first
+/// character is '[' is one list of objects; otherwise every line, or row of a table, is an object.
 class ChatRowReader {
  public:
-  explicit ChatRowReader(const std::filesystem::path& path);
+  /// `columns` names the columns of tables that are read.
+  explicit ChatRowReader(const DatasetConfig& columns);
   ~ChatRowReader();
 
   /// Returns the next object; nothing at the end. Throws a usage error that names file and line for invalid UTF-8 and
@@ -40,6 +42,7 @@ class ChatRowReader {
 
  private:
   class File;
+  RowKeys keys_;
   std::vector<std::filesystem::path> files_;
   size_t next_file_ = 0;
   std::unique_ptr<File> file_;

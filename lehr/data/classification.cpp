@@ -1,4 +1,4 @@
-// Reads "label text" lines and JSON lines, and pads them into batches.
+// Reads "label text" lines and rows, and pads them into batches.
 #include "lehr/data/classification.h"
 
 #include <ATen/ops/full.h>
@@ -14,6 +14,7 @@
 #include "lehr/base/random.h"
 #include "lehr/data/byte_source.h"
 #include "lehr/data/corpus.h"
+#include "lehr/data/rows.h"
 
 namespace lehr::data {
 namespace {
@@ -114,12 +115,23 @@ ClassificationDataset::ClassificationDataset(
       path.string(),
       options_.max_length,
       options_.pad_to_multiple_of);
-  LineReader lines(open_bytes(path));
-  const bool json = is_jsonl(path, TextKind::by_name);
+  // A single file is read whatever its name is.
+  std::error_code unreadable;
+  const auto files =
+      std::filesystem::is_regular_file(path, unreadable) ? std::vector{path} : list_files({.path = path});
+  for (const auto& file : files) {
+    read(file, tokenizer);
+  }
+  require(!examples_.empty(), "{}: contains no labelled text", path.string());
+}
+
+void ClassificationDataset::read(const std::filesystem::path& file, const Tokenizer& tokenizer) {
+  const bool json = has_rows(file, TextKind::by_name);
+  LineReader lines(json ? open_rows(file, {.required = {options_.text_key, options_.label_key}}) : open_bytes(file));
   simdjson::dom::parser parser;
   for (std::string_view line; lines.next(line);) {
-    const std::string where = fmt::format("{}:{}", path.string(), lines.line_number());
-    require_utf8(line, path.string(), lines.line_number());
+    const std::string where = fmt::format("{}:{}", file.string(), lines.line_number());
+    require_utf8(line, file.string(), lines.line_number());
     if (line.ends_with('\r')) {
       line.remove_suffix(1);
     }
@@ -137,7 +149,6 @@ ClassificationDataset::ClassificationDataset(
     num_labels_ = std::max(num_labels_, labelled.label + 1);
     examples_.push_back({std::move(ids), labelled.label});
   }
-  require(!examples_.empty(), "{}: contains no labelled text", path.string());
 }
 
 ClassificationLoader::ClassificationLoader(

@@ -20,7 +20,7 @@ struct ClassificationOptions {
   int64_t max_length = 0;  ///< Longer texts are truncated.
   /// Batch width: the longest text of the global batch, rounded up to a multiple of this.
   int64_t pad_to_multiple_of = 1;
-  std::string text_key = "text";  ///< Key in JSON lines: {"text": "...", "label": 1}.
+  std::string text_key = "text";  ///< Key or column: {"text": "...", "label": 1}.
   std::string label_key = "label";
 };
 
@@ -30,8 +30,9 @@ struct ClassificationExample {
   int64_t label = 0;
 };
 
-/// Texts with labels 0, 1, ..., held in memory as ids. Reads lines "label text" (the format of SST-2 and TREC) or JSON
-/// lines; also .gz and .zst. Invalid lines, empty texts and negative labels are usage errors with file and line.
+/// Texts with labels 0, 1, ..., held in memory as ids. Reads lines "label text" (the format of SST-2 and TREC), JSON
+/// lines or tables, of a file, a folder or a pattern (TextSource); also .gz and .zst. Invalid lines, empty texts and
+/// negative labels are usage errors with file and line.
 class ClassificationDataset {
  public:
   ClassificationDataset(const std::filesystem::path& path, const Tokenizer& tokenizer, ClassificationOptions options);
@@ -48,6 +49,8 @@ class ClassificationDataset {
   const LoneSurrogates& lone_surrogates() const { return lone_surrogates_; }
 
  private:
+  void read(const std::filesystem::path& file, const Tokenizer& tokenizer);
+
   std::vector<ClassificationExample> examples_;
   LoneSurrogates lone_surrogates_;
   ClassificationOptions options_;

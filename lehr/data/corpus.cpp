@@ -1,16 +1,14 @@
-// Readers of whole texts, split texts and JSON lines, and the traversal of files.
+// Readers of whole texts, split texts, and rows.
 #include "lehr/data/corpus.h"
 
 #include <simdjson.h>
 
 #include <algorithm>
-#include <array>
-#include <set>
 #include <utility>
 
 #include "lehr/base/error.h"
-#include "lehr/base/open_file.h"
 #include "lehr/data/byte_source.h"
+#include "lehr/data/rows.h"
 
 namespace lehr::data {
 
@@ -136,10 +134,11 @@ class LinesOfText : public CorpusReader::FileReader {
   bool paragraphs_;
 };
 
+/// The texts under one key of the rows.
 class JsonLines : public CorpusReader::FileReader {
  public:
   JsonLines(const std::filesystem::path& path, std::string key, LoneSurrogates& lone)
-      : name_(path.string()), lines_(open_bytes(path)), key_(std::move(key)), lone_(lone) {}
+      : name_(path.string()), lines_(open_rows(path, {.required = {key}})), key_(std::move(key)), lone_(lone) {}
 
   bool next(Document& document) override {
     std::string_view line;
@@ -202,7 +201,7 @@ class JsonLines : public CorpusReader::FileReader {
 
 std::unique_ptr<CorpusReader::FileReader> open_file(
     const std::filesystem::path& path, const TextSource& source, LoneSurrogates& lone) {
-  if (is_jsonl(path, source.kind)) {
+  if (has_rows(path, source.kind)) {
     return std::make_unique<JsonLines>(path, source.text_key, lone);
   }
   if (source.split_documents == "line" || source.split_documents == "blank_line") {
@@ -211,109 +210,7 @@ std::unique_ptr<CorpusReader::FileReader> open_file(
   return std::make_unique<SeparatedText>(path, source.split_documents);
 }
 
-/// Returns the extension that determines the kind of content, below .gz or .zst.
-std::string inner_extension(const std::filesystem::path& path) {
-  const auto outer = path.extension();
-  return outer == ".gz" || outer == ".zst" ? path.stem().extension().string() : outer.string();
-}
-
-bool fits(const std::filesystem::path& path, TextKind kind) {
-  const std::string extension = inner_extension(path);
-  const bool text = extension == ".txt" || extension == ".text";
-  const bool json = extension == ".jsonl" || extension == ".ndjson" || extension == ".json";
-  return (text && kind != TextKind::jsonl) || (json && kind != TextKind::text);
-}
-
-/// Refuses a file whose name says that it holds a table or an archive. Any other file is plain text.
-void require_readable(const std::filesystem::path& path) {
-  static const std::set<std::string> kTables{".csv", ".tsv", ".parquet", ".arrow", ".feather", ".xlsx"};
-  static const std::set<std::string> kArchives{".bz2", ".xz", ".lz4", ".7z", ".zip", ".tar", ".tgz"};
-  for (const std::string& extension : {path.extension().string(), inner_extension(path)}) {
-    require(
-        !kTables.contains(extension),
-        "{}: {} files are tables, which are not read; write JSON lines with a key \"text\" (datasets: "
-        "Dataset.to_json), or set kind = \"text\" to read the file as plain text",
-        path.string(),
-        extension);
-    require(
-        !kArchives.contains(extension),
-        "{}: {} files are not read; unpack the file, or compress it with gzip or zstd",
-        path.string(),
-        extension);
-  }
-}
-
-/// The files of a folder and of the folders in it. Links must stay within it, and a folder is read once: links between
-/// folders could otherwise make an endless tree.
-class FolderWalk {
- public:
-  FolderWalk(const std::filesystem::path& root, TextKind kind) : root_(root), kind_(kind) {}
-
-  void collect(const std::filesystem::path& below, std::vector<std::filesystem::path>& files) {
-    const std::filesystem::path folder = below.empty() ? root_ : root_ / below;
-    if (!seen_.insert(std::filesystem::canonical(folder)).second) {
-      return;
-    }
-    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-      const std::filesystem::path name = below / entry.path().filename();
-      if (entry.path().filename().string().starts_with('.')) {
-        continue;
-      }
-      const bool is_folder = entry.is_directory();
-      if (!is_folder && !fits(entry.path(), kind_)) {
-        continue;
-      }
-      if (entry.is_symlink()) {
-        path_beneath(root_, name);
-      }
-      if (is_folder) {
-        collect(name, files);
-      } else {
-        files.push_back(entry.path());
-      }
-    }
-  }
-
- private:
-  const std::filesystem::path& root_;
-  TextKind kind_;
-  std::set<std::filesystem::path> seen_;
-};
-
 }  // namespace
-
-bool is_jsonl(const std::filesystem::path& path, TextKind kind) {
-  const std::string extension = inner_extension(path);
-  const bool json = extension == ".jsonl" || extension == ".ndjson" || extension == ".json";
-  return kind == TextKind::jsonl || (kind == TextKind::by_name && json);
-}
-
-std::vector<std::filesystem::path> list_files(const TextSource& source) {
-  const std::string name = source.path.string();
-  std::error_code error;
-  const auto status = std::filesystem::status(source.path, error);
-  require(!error && std::filesystem::exists(status), "{}: no such file or folder", name);
-  if (!std::filesystem::is_directory(status)) {
-    require(std::filesystem::is_regular_file(status), "{}: is neither a file nor a folder", name);
-    if (source.kind == TextKind::by_name) {
-      require_readable(source.path);
-    }
-    return {source.path};
-  }
-  std::vector<std::filesystem::path> files;
-  try {
-    FolderWalk(source.path, source.kind).collect({}, files);
-  } catch (const std::filesystem::filesystem_error& failure) {
-    fail("{}: the folder cannot be read: {}", name, failure.code().message());
-  }
-  const char* endings = source.kind == TextKind::jsonl  ? ".jsonl, .ndjson or .json"
-                        : source.kind == TextKind::text ? ".txt or .text"
-                                                        : ".txt, .text, .jsonl, .ndjson or .json";
-  require(
-      !files.empty(), "{}: the folder has no file that ends in {} (optionally followed by .gz or .zst)", name, endings);
-  std::sort(files.begin(), files.end());
-  return files;
-}
 
 void require_utf8(std::string_view text, const std::string& file, int64_t first_line) {
   if (simdjson::validate_utf8(text.data(), text.size())) {

@@ -10,41 +10,16 @@
 #include <vector>
 
 #include "lehr/data/lone_surrogates.h"
+#include "lehr/data/text_source.h"
 
 namespace lehr::data {
 
-enum class TextKind {
-  by_name,  ///< By extension: .jsonl, .ndjson and .json are JSON lines, others are text; also with .gz or .zst
-            ///< appended.
-  text,
-  jsonl,
-};
-
-/// A file, or a folder, of which all files with a matching name are read recursively in the order of their paths. Names
-/// that start with a dot are skipped.
-struct TextSource {
-  std::filesystem::path path{};
-  TextKind kind = TextKind::by_name;
-  /// The key of the text in a JSON line.
-  std::string text_key = "text";
-  /// The end of a document in a text file. "": the end of the file; "line": every line is a document; "blank_line": one
-  /// or more blank lines; anything else is a separator, such as "<|endoftext|>". Empty documents are skipped.
-  std::string split_documents{};
-};
-
-/// A document, and the position of its start, for messages.
+/// A document, and the position of its start, for messages: a line, or the row of a table.
 struct Document {
   std::string text{};
   std::string file{};
   int64_t line = 1;
 };
-
-/// Returns the files of a source, sorted. Throws a usage error for a missing path, a folder without a matching file,
-/// and a link out of the folder (path_beneath).
-std::vector<std::filesystem::path> list_files(const TextSource& source);
-
-/// Returns whether `path` contains JSON lines under this kind.
-bool is_jsonl(const std::filesystem::path& path, TextKind kind);
 
 /// Throws a usage error with file and line unless `text` is valid UTF-8.
 void require_utf8(std::string_view text, const std::string& file, int64_t first_line);

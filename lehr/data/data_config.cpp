@@ -8,7 +8,10 @@
 namespace lehr::data {
 
 void DatasetConfig::fields(FieldVisitor& v) {
-  v.required("path", path, "A file, or a folder whose files are read in the order of their names.");
+  v.required(
+      "path",
+      path,
+      "A file, a folder or a pattern (train-*.parquet), whose files are read in the order of their names.");
   v.choice(
       "kind",
       kind,
@@ -18,19 +21,19 @@ void DatasetConfig::fields(FieldVisitor& v) {
        {"jsonl", DatasetKind::jsonl},
        {"classification", DatasetKind::classification},
        {"chat", DatasetKind::chat}},
-      "Kind of the data. auto: by name (.tokens; .jsonl, .ndjson or .json; else text; .gz and .zst are decompressed). "
-      "classification: lines \"label text\", or JSON lines with a text and a label. chat: conversations, as JSON lines "
-      "or one JSON list.");
+      "Kind of the data. auto: by name (.tokens; JSON lines: .jsonl, .ndjson or .json; tables, whose rows are read as "
+      "JSON lines: .parquet or .arrow; else text; .gz and .zst are decompressed). classification: lines \"label text\", "
+      "or JSON lines with a text and a label. chat: conversations, as JSON lines or one JSON list.");
   v.optional(
       "weight", weight, "Share of the training sequences, relative to the weights of other datasets.", positive());
-  v.optional("text_key", text_key, "JSON lines: the key of the text.");
-  v.optional("label_key", label_key, "JSON lines with labels: the key of the label.");
+  v.optional("text_key", text_key, "JSON lines: the key of the text; tables: the column.");
+  v.optional("label_key", label_key, "JSON lines with labels: the key of the label; tables: the column.");
   v.optional(
       "split_documents",
       split_documents,
       "Text: the end of a document. \"\": the end of the file; \"line\": every line is a document; \"blank_line\": "
       "blank lines; anything else is a separator, such as \"<|endoftext|>\".");
-  v.optional("messages_key", messages_key, "Chat: the key of a conversation's messages.");
+  v.optional("messages_key", messages_key, "Chat: the key or column of a conversation's messages.");
   v.optional(
       "prompt_key",
       prompt_key,

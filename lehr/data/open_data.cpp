@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -30,7 +31,7 @@ void inform(const OpenDataOptions& options, const std::string& text) {
 
 TextSource source_of(const DatasetConfig& dataset) {
   const TextKind kind = dataset.kind == DatasetKind::text    ? TextKind::text
-                        : dataset.kind == DatasetKind::jsonl ? TextKind::jsonl
+                        : dataset.kind == DatasetKind::jsonl ? TextKind::rows
                                                              : TextKind::by_name;
   return {.path = dataset.path, .kind = kind, .text_key = dataset.text_key, .split_documents = dataset.split_documents};
 }
@@ -66,7 +67,10 @@ std::string cache_name(const TextSource& source, const Tokenizer& tokenizer) {
     key += '|';
     key.append(std::istreambuf_iterator<char>(stream), {});
   }
-  return fmt::format("{}-{:016x}.tokens", std::filesystem::absolute(source.path).stem().string(), hash_name(key));
+  std::string name = std::filesystem::absolute(source.path).stem().string();
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '*' || c == '?'; }, '_');
+  return fmt::format("{}-{:016x}.tokens", name, hash_name(key));
 }
 
 /// Locks out other processes on this machine during its lifetime. Without support of the file system they do the same
@@ -136,11 +140,6 @@ TokenStream open_token_dataset(const DatasetConfig& dataset, const Tokenizer& to
 bool names_token_file(const DatasetConfig& dataset) {
   return dataset.kind == DatasetKind::tokens ||
          (dataset.kind == DatasetKind::by_name && std::filesystem::path(dataset.path).extension() == ".tokens");
-}
-
-bool is_there(const std::string& path) {
-  std::error_code unreadable;
-  return std::filesystem::exists(path, unreadable);
 }
 
 // Checked before a long tokenization would be wasted.

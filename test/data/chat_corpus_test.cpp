@@ -83,7 +83,7 @@ TEST(ChatCorpus, ReadsListsLinesAndFolders) {
   write_file(folder / "b.json", "\n [\n" + row("1", "2") + ",\n" + row("]", "}\\\"") + "]\n");
   write_file(folder / "a.jsonl", "\xEF\xBB\xBF" + row("3", "4") + "\n  \n" + row("5", "6"));
   write_file(folder / "c.json", "[]");
-  ChatRowReader reader(folder.path());
+  ChatRowReader reader({.path = folder.path().string()});
   std::vector<std::string> places;
   while (const auto read = reader.next()) {
     places.push_back(read->where().substr(folder.path().string().size() + 1));

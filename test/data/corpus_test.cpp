@@ -128,7 +128,7 @@ TEST(Corpus, ReadsFoldersInTheOrderOfPathsAndDecompresses) {
   write_file(folder / "README.md", "not data");
   write_file(folder / ".hidden.txt", "not data");
   EXPECT_THAT(texts({{.path = folder.path()}}), ElementsAre("json", big + "tail", big + "tail", "last"));
-  EXPECT_THAT(texts({{.path = folder.path(), .kind = TextKind::jsonl}}), ElementsAre("json"));
+  EXPECT_THAT(texts({{.path = folder.path(), .kind = TextKind::rows}}), ElementsAre("json"));
 }
 
 TEST(Corpus, RefusesTruncatedOrInvalidCompression) {
@@ -156,7 +156,8 @@ TEST(Corpus, TablesAndArchivesAreNotReadAsText) {
   for (const auto& [name, expected] :
        {std::pair("a.csv", ".csv files are tables"),
         std::pair("a.csv.gz", ".csv files are tables"),
-        std::pair("a.parquet", "write JSON lines"),
+        std::pair("a.xlsx", "write a Parquet file or JSON lines"),
+        std::pair("a.parquet.gz", "tables are not read from compressed files; unpack it"),
         std::pair("a.jsonl.xz", "compress it with gzip or zstd")}) {
     const auto path = write_file(folder / name, "a,b\n");
     EXPECT_THAT(usage_error_of([&] { texts({{.path = path}}); }), HasSubstr(expected)) << name;

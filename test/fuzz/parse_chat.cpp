@@ -13,7 +13,7 @@ void lehr::fuzz::read_input(std::string_view input) {
       "t.jinja");
   const auto path = as_file("rows.json", input);
   accepts([&] {
-    data::ChatRowReader reader(path);
+    data::ChatRowReader reader({.path = path.string()});
     while (const auto row = reader.next()) {
       accepts([&] {
         const data::ChatJson conversation = data::conversation_of(*row, {});

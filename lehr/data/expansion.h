@@ -1,0 +1,37 @@
+// The limit on what a compressed file may hold.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "lehr/base/error.h"
+
+namespace lehr::data {
+
+/// Counts the bytes read from a compressed file of `compressed` bytes, and refuses one that expands without bound
+/// ("bomb").
+class Expansion {
+ public:
+  Expansion(std::string name, int64_t compressed)
+      : name_(std::move(name)), most_(kFreeBytes + kMaxRatio * compressed) {}
+
+  /// Throws a usage error that names the file if the sum is more than 64 MiB plus a thousand times its size.
+  void add(int64_t bytes) {
+    bytes_ += bytes;
+    require(
+        bytes_ <= most_,
+        "{}: expands to more than {} times its size; if that is intended, store it uncompressed",
+        name_,
+        kMaxRatio);
+  }
+
+ private:
+  // Text is seldom compressed to less than a hundredth, zeros to less than a thousandth.
+  static constexpr int64_t kFreeBytes = int64_t{64} << 20, kMaxRatio = 1000;
+  std::string name_;
+  int64_t most_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace lehr::data
