@@ -139,7 +139,7 @@ void ClassificationDataset::read(const std::filesystem::path& file, const Tokeni
       continue;
     }
     const auto repair = [&](std::string& text) {
-      return lone_surrogates_.replace(text, path.string(), lines.line_number());
+      return lone_surrogates_.replace(text, file.string(), lines.line_number());
     };
     const LabelledText labelled = json ? parse_json(parser, line, options_, where, repair) : parse_line(line, where);
     require(labelled.label >= 0, "{}: the label is {}, expected labels 0, 1, ...", where, labelled.label);
