@@ -86,6 +86,9 @@ Overrides draw_shape(Dice& dice, const std::string& name, const Mesh& mesh, bool
   if (name == "qwen3_moe" && dice.chance(0.3)) {
     set("mlp_only_layers", "[1]");
   }
+  if (name == "qwen3_next") {
+    set("full_attention_interval", dice.one_of<std::string>({"2", "4"}));
+  }
   return shape;
 }
 
@@ -135,22 +138,37 @@ void draw_optimizer(Dice& dice, Draw& draw) {
   }
   if (name == "muon") {
     set("muon_scale", dice.one_of<std::string>({"original", "match_rms_adamw"}));
+    if (dice.chance(0.3)) {
+      set("muon_exclude", "\"norm\"");  // not the default: embeddings and head are updated by Muon, too
+    }
   }
   if (dice.chance(0.3)) {
-    set("param_groups", R"([{pattern = "mlp", lr_multiplier = 0.5, weight_decay = 0.01}])");
+    const bool attention_only = std::any_of(draw.run.begin(), draw.run.end(), [](const auto& entry) {
+      return entry.first == "peft.target_pattern" || entry.second == "full_tune";
+    });
+    set("param_groups",
+        fmt::format(
+            R"([{{pattern = "{}", lr_multiplier = 0.5, weight_decay = 0.01}}])", attention_only ? "attn" : "mlp"));
   }
   draw.run.emplace_back("training.max_norm", dice.one_of<std::string>({"0", "0.5"}));
 }
 
 void draw_adapters(Dice& dice, Draw& draw) {
-  draw.adapters = dice.chance(0.3);
-  if (!draw.adapters) {
-    return;
-  }
   const auto set = [&](const char* key, const std::string& value) {
     draw.run.emplace_back(std::string("peft.") + key, value);
   };
+  draw.adapters = dice.chance(0.3);
+  if (!draw.adapters) {
+    if (dice.chance(0.1)) {
+      set("method", "full_tune");
+      set("full_tune_pattern", R"('.*attn.*|.*\.norm')");
+    }
+    return;
+  }
   set("method", "lora");
+  if (draw.family == "gpt_oss" || dice.chance(0.3)) {  // whose experts take no adapters
+    set("target_pattern", R"('.*attn\..*_proj.*')");
+  }
   set("r", "3");
   const bool drops = dice.allows(draw.mesh.cp > 1 || (draw.family == "deepseek_v3" && draw.mesh.tp > 1));
   set("dropout", dice.one_of<std::string>({"0", drops ? "0.25" : "0"}));
@@ -170,21 +188,25 @@ void draw_recomputation(Dice& dice, Draw& draw) {
   }
 }
 
-// Layers are a multiple of the stages, or some more.
-void draw_pipeline(Dice& dice, Draw& draw) {
-  int64_t stages = 1;
+// Layers are a multiple of the stages, or some more. Returns the number of stages.
+int64_t draw_pipeline(Dice& dice, Draw& draw) {
+  int64_t stages = 1, layers = 1;
   if (draw.mesh.pp > 1) {
     const Schedule schedule = dice.one_of(kSchedules);
-    stages = draw.mesh.pp * schedule.stages_per_rank;
+    layers = stages = draw.mesh.pp * schedule.stages_per_rank;
     for (const auto& entry : of(schedule)) {
       draw.on_mesh.push_back(entry);
     }
     if (dice.chance(0.2)) {
       draw.on_mesh.emplace_back("parallelism.pipeline_parallel_balance", "cost");
+    } else if (dice.chance(0.2)) {
+      draw.on_mesh.emplace_back("parallelism.pipeline_parallel_last_stage_less_layers", "1");
+      layers = 2 * stages - 1;  // two layers in each stage but the last
     }
   }
   const int64_t more = dice.one_of<int64_t>({0, 0, 1, 2});
-  draw.shape.emplace_back("model.args.num_hidden_layers", std::to_string(std::max<int64_t>(stages, 2) + more));
+  draw.shape.emplace_back("model.args.num_hidden_layers", std::to_string(std::max<int64_t>(layers, 2) + more));
+  return stages;
 }
 
 void draw_memory(Dice& dice, Draw& draw) {
@@ -196,6 +218,46 @@ void draw_memory(Dice& dice, Draw& draw) {
   set("fsdp_cpu_offload", dice.chance(0.25) ? "true" : "false");
   set("tensor_parallel_regather", dice.one_of<std::string>({"true", "false"}));
   set("context_parallel_rotate_method", dice.one_of<std::string>({"allgather", "ring"}));
+}
+
+// A teacher of any family, which has the model's depth if layers are compared. `data` are the overrides of the task.
+void draw_teacher(
+    Dice& dice, Draw& draw, const std::vector<std::string>& families, const Overrides& data, int64_t stages) {
+  const auto value_of = [](const Overrides& overrides, const std::string& key) {
+    const auto found =
+        std::find_if(overrides.rbegin(), overrides.rend(), [&](const auto& one) { return one.first == key; });
+    return found == overrides.rend() ? std::string() : found->second;
+  };
+  const bool classifies = value_of(data, "training.task") == "classification";
+  if (!dice.chance(0.25) || classifies) {
+    return;
+  }
+  const std::string of_family = dice.one_of(families);
+  draw.teacher = family(of_family);
+  draw.teacher->insert(draw.teacher->end(), data.begin(), data.end());
+  const bool compares_layers = dice.chance(0.6);
+  const int64_t fewest = dice.allows(stages > 1) ? 1 : stages;
+  draw.teacher->emplace_back(
+      "model.args.num_hidden_layers",
+      compares_layers ? value_of(draw.shape, "model.args.num_hidden_layers")
+                      : std::to_string(fewest + dice.one_of<int64_t>({0, 1, 2})));
+  draw.teacher->emplace_back("model.args.tie_word_embeddings", dice.one_of<std::string>({"true", "false"}));
+  const auto set = [&](const char* key, const std::string& value) {
+    draw.run.emplace_back(std::string("distillation.") + key, value);
+  };
+  set("cosine_weight", compares_layers ? "0.7" : "0");
+  set("loss_weight", dice.one_of<std::string>({"0", "0.3"}));
+  set("temperature", dice.one_of<std::string>({"1", "1.5"}));
+}
+
+// Checks that must change nothing.
+void draw_checks(Dice& dice, Draw& draw) {
+  if (dice.chance(0.2)) {
+    draw.on_mesh.emplace_back("reliability.hash_every_n_steps", "2");
+  }
+  if (dice.chance(0.2) && dice.allows(draw.mesh.pp > 1)) {
+    draw.on_mesh.emplace_back("reliability.recompute_every_n_steps", "2");
+  }
 }
 
 // Sequences of a step, of a forward pass on the mesh, and of one on one device. Losses over the tokens of a forward
@@ -265,8 +327,10 @@ Draw draw_run(
   const bool experts = specs().families().from_flavor(draw.family, "debugmodel")->has_experts();
   draw.mesh = draw_mesh(dice, experts);
   draw.shape = draw_shape(dice, draw.family, draw.mesh, experts);
+  const auto model_keys = static_cast<std::ptrdiff_t>(draw.shape.size());
   draw_task(dice, draw, experts, rows);
-  draw_pipeline(dice, draw);
+  const Overrides data(draw.shape.begin() + model_keys, draw.shape.end());
+  const int64_t stages = draw_pipeline(dice, draw);
   draw_adapters(dice, draw);
   draw_optimizer(dice, draw);
   draw_recomputation(dice, draw);
@@ -281,7 +345,12 @@ Draw draw_run(
     float8 = dice.one_of<std::string>({"rowwise", "rowwise_with_gw_hp"});
     draw.run.emplace_back("float8.enable", "true");
     draw.run.emplace_back("float8.recipe", float8);
+    if (!dice.allows(draw.family == "deepseek_v3" && draw.mesh.tp > 1)) {
+      draw.run.emplace_back("float8.exclude", R"(['.*_a_proj.*'])");
+    }
   }
+  draw_teacher(dice, draw, families, data, stages);
+  draw_checks(dice, draw);
   draw_batches(dice, draw, router_losses || float8 == "rowwise", router_losses);
   draw.then = draw_second(dice, draw.mesh, experts);
   draw_changes(dice, draw);
@@ -290,11 +359,12 @@ Draw draw_run(
 
 std::string Draw::text() const {
   return fmt::format(
-      "{} on {}{}{}, both:{}{}; one device:{}; mesh:{}",
+      "{} on {}{}{}{}, both:{}{}; one device:{}; mesh:{}",
       family,
       mesh.name(),
       then ? ", then " + then->name() + words(changed) : "",
       adapters ? ", adapters" : "",
+      teacher ? ", teacher:" + words(*teacher) : "",
       words(shape),
       words(run),
       words(alone),
@@ -314,6 +384,10 @@ const std::vector<std::string>& reasons_to_refuse() {
       "whose inputs are sorted by expert, so masks would depend on the micro-batch size",
       // The losses are of the tokens of a forward pass.
       "parallelism.pipeline_parallel_microbatch_size: router losses are computed per micro-batch",
+      // A micro-batch of a pipeline does not run by itself.
+      "reliability.recompute_every_n_steps: a pipeline and training.cuda_graphs do not run single micro-batches",
+      // A teacher is cut into the model's stages.
+      "distillation.teacher: parallelism.pipeline_parallel_degree",
       // Sizes that cannot be split.
       "cannot be split evenly over parallelism.tensor_parallel_degree",
       "which does not divide its",  // ... rows (head_dim) of a key/value head

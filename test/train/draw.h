@@ -20,7 +20,8 @@ struct Draw {
   Overrides alone = {};           ///< Of the run on one device.
   Overrides on_mesh = {};         ///< Of the run on the mesh.
   Overrides changed = {};         ///< Of both runs from the half on: settings that checkpoint.allow_changes names.
-  bool adapters = false;
+  std::optional<Overrides> teacher = {};  ///< Shape of the teacher of both runs, which one step has trained.
+  bool adapters = false;                  ///< The run starts from a base, and its checkpoints have adapters only.
 
   /// The family, the meshes and every override, in one line.
   std::string text() const;

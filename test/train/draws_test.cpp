@@ -35,7 +35,9 @@ const std::vector<std::string> kFamilies{
     "gemma3",
     "mixtral",
     "deepseek_v3",
-    "glm4_moe"};
+    "glm4_moe",
+    "qwen3_next",
+    "gpt_oss"};
 
 // A file of labelled texts of different lengths.
 std::filesystem::path labelled_rows() {
@@ -73,12 +75,11 @@ int64_t RandomDraws::refused = 0;
 
 INSTANTIATE_TEST_SUITE_P(Runs, RandomDraws, ::testing::Range<int64_t>(0, number_in("LEHR_DRAWS", 24)));
 
-// The base of adapters: a language model of the draw's shape.
-std::string base_of(const Draw& draw, const Folder& folder) {
+// A model of that shape which one step has trained, as a base of adapters and as a teacher: its folder.
+std::string trained_model(const Overrides& shape, const Folder& folder) {
   const auto config = testing::tiny_run(
       folder.path(),
-      joined(
-          {draw.shape, {{"training.steps", "1"}, {"checkpoint.interval", "1"}, {"lr_scheduler.warmup_steps", "0"}}}));
+      joined({shape, {{"training.steps", "1"}, {"checkpoint.interval", "1"}, {"lr_scheduler.warmup_steps", "0"}}}));
   testing::train(config);
   return '"' + testing::checkpoint(config, 1).string() + '"';
 }
@@ -130,10 +131,13 @@ TEST_P(RandomDraws, EqualsOneDevice) {
   const Draw draw =
       testing::draw_run(static_cast<uint64_t>(number_in("LEHR_TEST_SEED", 0)), GetParam(), kFamilies, labelled_rows());
   SCOPED_TRACE(draw.text());
-  const Folder of_base, of_one, folder;
+  const Folder of_base, of_teacher, of_one, folder;
   Overrides start;
   if (draw.adapters) {
-    start.emplace_back("checkpoint.initial_load_path", base_of(draw, of_base));
+    start.emplace_back("checkpoint.initial_load_path", trained_model(draw.shape, of_base));
+  }
+  if (draw.teacher) {
+    start.emplace_back("distillation.teacher", trained_model(*draw.teacher, of_teacher));
   }
   TrainConfig config;
   bool began = false;

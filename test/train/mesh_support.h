@@ -177,7 +177,11 @@ inline Outcome outcome_of(const TrainConfig& config, const std::string& weights 
         "accuracy",
         "load_balancing_loss",
         "router_z_loss",
-        "expert_load_max"}) {
+        "expert_load_max",
+        "kl",
+        "ce",
+        "agreement",
+        "cosine"}) {
     outcome.curves[key] = metric::read_metric(folder / "metrics.jsonl", key).values;
   }
   for (const std::string& stem : {weights, std::string("optimizer")}) {
