@@ -47,12 +47,79 @@ Account of_weights(int64_t parameters, int64_t active, int64_t multiplied, const
       .decode_flops = 2 * real(multiplied)};
 }
 
+// Pairs of a token and one that it sees, with causal attention.
+struct Pairs {
+  double prefill, decode;  // of all tokens; of the last one
+};
+// `window` 0: none.
+Pairs pairs_of(int64_t window, const Workload& work) {
+  const double tokens = real(work.num_tokens);
+  const double seen = window > 0 ? std::min(tokens, real(window)) : tokens;  // by the last token
+  return {.prefill = seen * (seen + 1) / 2 + (tokens - seen) * seen, .decode = seen};
+}
+
+double cached(double elements, const Workload& work) {
+  return elements * real(work.num_sequences) * real(work.bytes_per_cached);
+}
+
+// Prefill projects the latents to keys and values of each head. Decoding projects the query and the result instead,
+// which takes the same matrix once, and attends to the latents: one key of rank + rope elements, and one value of rank.
+Account of_latent_attention(const DecoderForm& form, const LatentAttentionForm& sizes, const Workload& work) {
+  const int64_t heads = form.num_attention_heads, hidden = form.hidden_size;
+  const int64_t query = sum({sizes.qk_nope_head_dim, sizes.qk_rope_head_dim});
+  const int64_t cached_width = sum({sizes.kv_lora_rank, sizes.qk_rope_head_dim});
+  const int64_t queries = product({heads, query});
+  const int64_t of_query =
+      sizes.q_lora_rank > 0 ? product({sizes.q_lora_rank, sum({hidden, queries})}) : product({hidden, queries});
+  const int64_t matrices = sum(
+      {of_query,
+       product({hidden, cached_width}),
+       product({sizes.kv_lora_rank, heads, sum({sizes.qk_nope_head_dim, sizes.v_head_dim})}),
+       product({heads, sizes.v_head_dim, hidden})});
+  const int64_t parameters = sum(
+      {matrices,
+       product({form.attention_norms, hidden}),
+       sizes.q_lora_rank,
+       sizes.kv_lora_rank,  // the norms of the latents
+       sizes.bias ? sum({sizes.q_lora_rank, cached_width, hidden}) : 0});
+  Account account = of_weights(parameters, parameters, matrices, work);
+  const Pairs pairs = pairs_of(0, work);
+  account.prefill_flops += 2 * real(heads) * real(sum({query, sizes.v_head_dim})) * pairs.prefill;
+  account.decode_flops += 2 * real(heads) * real(sum({cached_width, sizes.kv_lora_rank})) * pairs.decode;
+  account.kv_cache_bytes = cached(real(cached_width) * real(work.num_tokens), work);
+  return account;
+}
+
+// A token reads the state of each value head by its key, corrects it, and reads it by its query.
+Account of_delta_net(const DecoderForm& form, const GatedDeltaNetForm& sizes, const Workload& work) {
+  const int64_t keys = product({sizes.num_key_heads, sizes.key_head_dim});
+  const int64_t values = product({sizes.num_value_heads, sizes.value_head_dim});
+  const int64_t channels = sum({product({2, keys}), values});  // of the convolutions
+  const int64_t matrices = product(
+      {form.hidden_size, sum({channels, values, product({2, sizes.num_value_heads}), values})});  // q k v, z, b a; out
+  const int64_t parameters = sum(
+      {matrices,
+       product({channels, sizes.conv_kernel}),
+       2 * sizes.num_value_heads,  // dt_bias and A_log
+       sizes.value_head_dim,       // the gated norm
+       product({form.attention_norms, form.hidden_size})});
+  Account account = of_weights(parameters, parameters, matrices, work);
+  const double state = real(values) * real(sizes.key_head_dim);
+  account.prefill_flops += 6 * state * real(work.num_tokens);
+  account.decode_flops += 6 * state;
+  constexpr int64_t kBytesOfState = 4;  // float32, whatever the model's dtype, unless that is float64
+  account.kv_cache_bytes = cached(real(product({channels, sizes.conv_kernel - 1})), work) +
+                           state * real(work.num_sequences) * real(std::max(work.bytes_per_cached, kBytesOfState));
+  return account;
+}
+
 // `window` 0: none.
 Account of_attention(
     const DecoderForm& form, const AttentionSubblock& attention, int64_t window, const Workload& work) {
   const int64_t queries = product({form.num_attention_heads, form.head_dim});
   const int64_t keys = product({attention.num_key_value_heads, form.head_dim});
-  const int64_t matrices = product({form.hidden_size, sum({queries, keys, keys, queries})});
+  const int64_t gates = form.output_gate ? queries : 0;
+  const int64_t matrices = product({form.hidden_size, sum({queries, gates, keys, keys, queries})});
   const int64_t of_qk_norms =
       form.qk_norm_width == nn::QKNormWidth::full ? sum({queries, keys}) : product({2, form.head_dim});
   const int64_t vectors = sum(
@@ -64,12 +131,10 @@ Account of_attention(
   const int64_t parameters = sum({matrices, vectors});
   Account account = of_weights(parameters, parameters, matrices, work);
   // Two multiply-adds per query head, element and attended position: the score and the weighted value.
-  const double tokens = real(work.num_tokens);
-  const double seen = window > 0 ? std::min(tokens, real(window)) : tokens;  // by the last token
-  const double pairs = seen * (seen + 1) / 2 + (tokens - seen) * seen;
-  account.prefill_flops += 4 * real(queries) * pairs;
-  account.decode_flops += 4 * real(queries) * seen;
-  account.kv_cache_bytes = 2 * real(keys) * tokens * real(work.num_sequences) * real(work.bytes_per_cached);
+  const Pairs pairs = pairs_of(window, work);
+  account.prefill_flops += 4 * real(queries) * pairs.prefill;
+  account.decode_flops += 4 * real(queries) * pairs.decode;
+  account.kv_cache_bytes = cached(2 * real(keys) * real(work.num_tokens), work);
   return account;
 }
 
@@ -93,17 +158,19 @@ Account of_moe_layer(const DecoderForm& form, const MoESubblock& moe, const Work
   const Ffn expert = ffn_of(form, moe.expert_intermediate_dim);
   const Ffn shared = ffn_of(form, moe.shared_expert_intermediate_dim);
   const int64_t router = product({moe.num_local_experts, form.hidden_size});
+  const int64_t gate = form.shared_expert_gate && moe.shared_expert_intermediate_dim > 0 ? form.hidden_size : 0;
   const int64_t rest = sum(
       {shared.matrices,
        shared.biases,
        router,
+       gate,
        form.router_bias ? moe.num_local_experts : 0,
        product({form.ffn_norms, form.hidden_size})});
   const int64_t size = sum({expert.matrices, expert.biases});
   return of_weights(
       sum({product({moe.num_local_experts, size}), rest}),
       sum({product({moe.num_experts_per_tok, size}), rest}),
-      sum({product({moe.num_experts_per_tok, expert.matrices}), shared.matrices, router}),
+      sum({product({moe.num_experts_per_tok, expert.matrices}), shared.matrices, router, gate}),
       work);
 }
 
@@ -113,10 +180,20 @@ Account of_linear(const DecoderForm& form, int64_t norms, const Workload& work) 
   return of_weights(parameters, parameters, matrix, work);
 }
 
-LayerAccount of_layer(const DecoderForm& form, const BlockConfig& block, int64_t window, const Workload& work) {
+Account of_mixer(const DecoderForm& form, const AttentionSubblock& attention, size_t layer, const Workload& work) {
+  if (form.delta_net && form.has_delta_net(layer)) {
+    return of_delta_net(form, *form.delta_net, work);
+  }
+  if (form.latent_attention) {
+    return of_latent_attention(form, *form.latent_attention, work);
+  }
+  return of_attention(form, attention, layer < form.windows.size() ? form.windows[layer] : 0, work);
+}
+
+LayerAccount of_layer(const DecoderForm& form, const BlockConfig& block, size_t index, const Workload& work) {
   LayerAccount layer;
   if (const auto* attention = std::get_if<AttentionSubblock>(&block.attention)) {
-    layer.attention = of_attention(form, *attention, window, work);
+    layer.attention = of_mixer(form, *attention, index, work);
   } else if (block.attention_is_linear()) {
     layer.attention = of_linear(form, form.attention_norms, work);
   }
@@ -130,6 +207,10 @@ LayerAccount of_layer(const DecoderForm& form, const BlockConfig& block, int64_t
   return layer;
 }
 }  // namespace
+
+bool DecoderForm::has_delta_net(size_t layer) const {
+  return std::binary_search(delta_net_layers.begin(), delta_net_layers.end(), static_cast<int64_t>(layer));
+}
 
 Account& Account::operator+=(const Account& other) {
   num_parameters = sum({num_parameters, other.num_parameters});
@@ -168,8 +249,7 @@ ModelAccount account_for(const DecoderForm& form, const std::vector<BlockConfig>
       .embeddings = of_weights(table, table, 0, work), .layers = {}, .head = of_weights(of_head, of_head, rows, work)};
   account.head.prefill_flops = account.head.decode_flops;
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
-    const int64_t window = layer < form.windows.size() ? form.windows[layer] : 0;
-    account.layers.push_back(of_layer(form, blocks[layer], window, work));
+    account.layers.push_back(of_layer(form, blocks[layer], layer, work));
   }
   return account;
 }

@@ -2,12 +2,32 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "lehr/descriptor/block_config.h"
 #include "lehr/nn/attention.h"
 
 namespace lehr::descriptor {
+
+/// Sizes of attention whose keys and values are projections of one latent per token (nn::MultiHeadLatentAttention).
+struct LatentAttentionForm {
+  int64_t q_lora_rank = 0;  ///< Rank of the projection of queries; 0: a single matrix.
+  int64_t kv_lora_rank = 0;
+  int64_t qk_nope_head_dim = 0;
+  int64_t qk_rope_head_dim = 0;
+  int64_t v_head_dim = 0;
+  bool bias = false;  ///< Biases of the projections to latents, and of the output projection.
+};
+
+/// Sizes of gated DeltaNet (nn::GatedDeltaNet).
+struct GatedDeltaNetForm {
+  int64_t num_key_heads = 0;
+  int64_t num_value_heads = 0;
+  int64_t key_head_dim = 0;
+  int64_t value_head_dim = 0;
+  int64_t conv_kernel = 0;
+};
 
 /// Sizes that the sub-blocks of a decoder share, and flags for weights other than their matrices. A family sets the
 /// flags, a model's config the sizes.
@@ -27,12 +47,19 @@ struct DecoderForm {
                                                           ///< heads.
   bool qkv_bias = false;                                  ///< Biases of the query, key and value projections.
   bool output_bias = false;                               ///< A bias of the output projection.
-  bool attention_sinks = false;                           ///< A learned attention sink per query head.
+  bool output_gate = false;           ///< A gate per element of the output, projected with the queries.
+  bool attention_sinks = false;       ///< A learned attention sink per query head.
   int64_t ffn_matrices = 3;           ///< Matrices of a feed-forward block or an expert: 3 with a gate, 2 without.
   bool ffn_bias = false;              ///< Biases of all of these matrices.
   bool router_bias = false;           ///< A router bias that is a parameter.
+  bool shared_expert_gate = false;    ///< A gate of the shared expert's output.
   std::vector<int64_t> windows = {};  ///< Tokens that a token of each layer sees at most, 0 for all of them; empty: all
                                       ///< layers see all.
+  std::optional<LatentAttentionForm> latent_attention = {};  ///< The attention of all layers, if it is this one.
+  std::optional<GatedDeltaNetForm> delta_net = {};
+  std::vector<int64_t> delta_net_layers = {};  ///< The layers that have it in place of attention, ascending.
+
+  bool has_delta_net(size_t layer) const;
 };
 
 /// The use of a model that costs are computed for.
@@ -40,16 +67,19 @@ struct Workload {
   int64_t num_tokens = 4096;     ///< Length of a sequence, prompt and continuation.
   int64_t num_sequences = 1;     ///< Number of sequences in the cache.
   int64_t bytes_per_weight = 2;  ///< Bytes per weight; 2: bfloat16.
-  int64_t bytes_per_cached = 2;  ///< Bytes per element of the KV cache.
+  int64_t bytes_per_cached = 2;  ///< Bytes per element of the KV cache; states of gated DeltaNet have at least 4.
 };
 
-/// The costs of a part of a model. FLOPs are those of matmuls and attention, for one sequence; norms, activations and
-/// positions are excluded. FLOPs and cache sizes may exceed the range of an integer; up to 2^53 they are exact.
+/// The costs of a part of a model. FLOPs are those of matmuls and attention, for one sequence; norms, activations,
+/// convolutions and positions are excluded. Those of gated DeltaNet are those of its recurrence, one token after
+/// another, without the triangles that a scan by chunks adds. FLOPs and cache sizes may exceed the range of an integer;
+/// up to 2^53 they are exact.
 struct Account {
   int64_t num_parameters = 0;
   int64_t active_parameters = 0;  ///< Without the experts that a token is not routed to.
   int64_t weight_bytes = 0;
-  double kv_cache_bytes = 0;  ///< For Workload::num_sequences sequences of num_tokens tokens.
+  double kv_cache_bytes = 0;  ///< For Workload::num_sequences sequences of num_tokens tokens; with latent attention the
+                              ///< latents, with gated DeltaNet its state, which is no longer for more tokens.
   double prefill_flops = 0;   ///< All num_tokens tokens in one pass with causal attention; logits of the last one.
   double decode_flops = 0;    ///< One token, the last of num_tokens; the others are in the cache.
 

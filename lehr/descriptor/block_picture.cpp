@@ -131,7 +131,7 @@ class Drawing {
           human_count(account.decode_flops));
     };
     const auto of_attention = [this, tell, &layers](size_t i) {
-      return tell(i, "attention: " + attention_text(model_.blocks[i]), layers[i].attention);
+      return tell(i, "attention: " + attention_text(model_, i), layers[i].attention);
     };
     const auto of_ffn = [this, tell, &layers](size_t i) {
       return tell(i, "feed-forward: " + ffn_text(model_.blocks[i]), layers[i].ffn);

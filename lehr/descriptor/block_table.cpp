@@ -42,12 +42,6 @@ Row row_of(const std::string& name, const Account& account) {
   return row;
 }
 
-// The window of a layer's attention; 0 for none.
-int64_t window_of(const ModelBlocks& model, size_t layer) {
-  const bool attends = std::holds_alternative<AttentionSubblock>(model.blocks[layer].attention);
-  return attends && layer < model.form.windows.size() ? model.form.windows[layer] : 0;
-}
-
 // Aligns names to the left and numbers to the right.
 std::string aligned(const std::vector<Row>& rows) {
   constexpr size_t kNames = 3;
@@ -83,12 +77,26 @@ ModelBlocks blocks_of(const ModelArgs& args, const Workload& work) {
   return {.form = *form, .blocks = std::move(blocks), .work = work, .account = std::move(account)};
 }
 
-std::string attention_text(const BlockConfig& block) {
+std::string attention_text(const ModelBlocks& model, size_t layer) {
+  const BlockConfig& block = model.blocks[layer];
+  const DecoderForm& form = model.form;
   const auto* attention = std::get_if<AttentionSubblock>(&block.attention);
   if (attention == nullptr) {
     return block.attention_is_linear() ? "linear" : "none";
   }
-  return fmt::format("{} KV head{}", attention->num_key_value_heads, attention->num_key_value_heads == 1 ? "" : "s");
+  if (form.delta_net && form.has_delta_net(layer)) {
+    return fmt::format("gated DeltaNet, {} heads", form.delta_net->num_value_heads);
+  }
+  if (form.latent_attention) {
+    return fmt::format(
+        "latent of {} + {}", form.latent_attention->kv_lora_rank, form.latent_attention->qk_rope_head_dim);
+  }
+  const int64_t window = layer < form.windows.size() ? form.windows[layer] : 0;
+  return fmt::format(
+      "{} KV head{}{}",
+      attention->num_key_value_heads,
+      attention->num_key_value_heads == 1 ? "" : "s",
+      window > 0 ? fmt::format(", window {}", window) : "");
 }
 
 std::string ffn_text(const BlockConfig& block) {
@@ -115,13 +123,13 @@ std::string format_blocks(const ModelBlocks& model) {
        "decode FLOPs"}};
   rows.push_back(row_of("embeddings", model.account.embeddings));
   for (size_t first = 0, end = 0; first < model.blocks.size(); first = end) {
-    const int64_t window = window_of(model, first);
-    while (end < model.blocks.size() && model.blocks[end] == model.blocks[first] && window_of(model, end) == window) {
+    const std::string attention = attention_text(model, first);
+    while (end < model.blocks.size() && model.blocks[end] == model.blocks[first] &&
+           attention_text(model, end) == attention) {
       ++end;
     }
     const std::string name = end - first == 1 ? fmt::format("{}", first) : fmt::format("{}-{}, each", first, end - 1);
     const BlockConfig& block = model.blocks[first];
-    const std::string attention = attention_text(block) + (window > 0 ? fmt::format(", window {}", window) : "");
     rows.push_back(row_of(name, attention, ffn_text(block), model.account.layers[first]));
   }
   rows.push_back(row_of("head", model.account.head));

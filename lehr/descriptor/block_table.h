@@ -21,8 +21,8 @@ struct ModelBlocks {
 /// Throws a usage error for a family without a decoder form (ModelArgs::decoder_form).
 ModelBlocks blocks_of(const ModelArgs& args, const Workload& work);
 
-/// "8 KV heads", or "none".
-std::string attention_text(const BlockConfig& block);
+/// "8 KV heads", "4 KV heads, window 512", "latent of 512 + 64", "gated DeltaNet, 32 heads", "linear" or "none".
+std::string attention_text(const ModelBlocks& model, size_t layer);
 /// "3072", "8 of 128 x 768" (experts) or "none".
 std::string ffn_text(const BlockConfig& block);
 

@@ -30,6 +30,30 @@ descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderCo
   for (int64_t layer = 0; !config.pattern.sliding.empty() && layer < config.num_hidden_layers; ++layer) {
     form.windows.push_back(config.pattern.window(layer).value_or(0));
   }
+  if (config.latent_attention) {
+    const LatentAttentionConfig& latent = *config.latent_attention;
+    form.latent_attention = descriptor::LatentAttentionForm{
+        .q_lora_rank = latent.q_lora_rank.value_or(0),
+        .kv_lora_rank = latent.kv_lora_rank,
+        .qk_nope_head_dim = latent.qk_nope_head_dim,
+        .qk_rope_head_dim = latent.qk_rope_head_dim,
+        .v_head_dim = latent.v_head_dim,
+        .bias = latent.attention_bias};
+  }
+  if (config.linear_attention) {
+    const LinearAttentionConfig& linear = *config.linear_attention;
+    form.delta_net = descriptor::GatedDeltaNetForm{
+        .num_key_heads = linear.linear_num_key_heads,
+        .num_value_heads = linear.linear_num_value_heads,
+        .key_head_dim = linear.linear_key_head_dim,
+        .value_head_dim = linear.linear_value_head_dim,
+        .conv_kernel = linear.linear_conv_kernel_dim};
+    for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+      if (linear.is_linear(layer)) {
+        form.delta_net_layers.push_back(layer);
+      }
+    }
+  }
   return form;
 }
 

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "lehr/base/value_of.h"
@@ -84,31 +86,69 @@ struct TimedInputs {
   int64_t cached_tokens;
 };
 
-// Keys or values of `tokens` tokens of each sequence.
-at::Tensor cached_values(
-    const DecoderPieces& pieces, const descriptor::AttentionSubblock& attention, int64_t sequences, int64_t tokens) {
-  const int64_t head_dim = value_of(pieces.args().decoder_form(), "decoder_form").head_dim;
-  return at::full(
-      {sequences, tokens, attention.num_key_value_heads, head_dim},
-      0.02,
-      at::TensorOptions(pieces.device()).dtype(pieces.dtype()));
+// What a layer keeps of a token: keys and values, or the latent and its rotated part.
+struct CachedToken {
+  int64_t heads = 0, key_size = 0, value_size = 0;
+
+  at::Tensor values(const DecoderPieces& pieces, int64_t sequences, int64_t tokens, int64_t size) const {
+    return at::full({sequences, tokens, heads, size}, 0.02, at::TensorOptions(pieces.device()).dtype(pieces.dtype()));
+  }
+};
+
+descriptor::DecoderForm form_of(const DecoderPieces& pieces) {
+  return value_of(pieces.args().decoder_form(), "decoder_form");
+}
+
+bool has_delta_net(const DecoderPieces& pieces, int64_t layer, const descriptor::BlockConfig& block) {
+  return std::holds_alternative<descriptor::AttentionSubblock>(block.attention) &&
+         form_of(pieces).has_delta_net(static_cast<size_t>(layer));
+}
+
+// Returns nothing for a layer that keeps no tokens.
+std::optional<CachedToken> cached_token(
+    const DecoderPieces& pieces, int64_t layer, const descriptor::BlockConfig& block) {
+  const auto* attention = std::get_if<descriptor::AttentionSubblock>(&block.attention);
+  if (attention == nullptr || has_delta_net(pieces, layer, block)) {
+    return std::nullopt;
+  }
+  const descriptor::DecoderForm form = form_of(pieces);
+  if (const auto& latent = form.latent_attention) {
+    return CachedToken{.heads = 1, .key_size = latent->kv_lora_rank, .value_size = latent->qk_rope_head_dim};
+  }
+  return CachedToken{.heads = attention->num_key_value_heads, .key_size = form.head_dim, .value_size = form.head_dim};
+}
+
+// Hidden states of the shape that a layer takes.
+at::Tensor hidden_states_of(const DecoderPieces& pieces, const nn::ModelInputs& inputs) {
+  const int64_t size = form_of(pieces).hidden_size;
+  const at::Tensor values = at::linspace(-1, 1, inputs.input_ids.numel() * size, at::kFloat);
+  return values.view({inputs.input_ids.size(0), inputs.input_ids.size(1), size})
+      .to(at::TensorOptions(pieces.device()).dtype(pieces.dtype()));
 }
 
 // A layer with its cache. Each step runs with a copy of the cache, so that its length stays the same.
 class DecodingLayer {
  public:
   DecodingLayer(
-      const DecoderPieces& pieces, const descriptor::BlockConfig& block, Piece piece, const TimedInputs& inputs)
+      const DecoderPieces& pieces,
+      int64_t layer,
+      const descriptor::BlockConfig& block,
+      Piece piece,
+      const TimedInputs& inputs)
       : piece_(std::move(piece)) {
-    const auto* attention = std::get_if<descriptor::AttentionSubblock>(&block.attention);
-    if (attention == nullptr) {
-      return;
+    if (has_delta_net(pieces, layer, block) && inputs.cached_tokens > 0) {  // a state, alike after any number of tokens
+      nn::ModelInputs first = inputs.decode;
+      first.caches = &caches_;
+      run_piece(piece_, first, hidden_states_of(pieces, first));
     }
+    const auto cached = cached_token(pieces, layer, block);
     // In two parts, so that the cache has grown and no step reallocates it.
     for (const int64_t tokens : {inputs.cached_tokens - 1, int64_t{1}}) {
-      if (tokens > 0 && inputs.cached_tokens > 0) {
-        const at::Tensor values = cached_values(pieces, *attention, inputs.decode.input_ids.size(0), tokens);
-        caches_.front().append(values, values);
+      if (cached && tokens > 0 && inputs.cached_tokens > 0) {
+        const int64_t sequences = inputs.decode.input_ids.size(0);
+        caches_.front().append(
+            cached->values(pieces, sequences, tokens, cached->key_size),
+            cached->values(pieces, sequences, tokens, cached->value_size));
       }
     }
   }
@@ -139,10 +179,9 @@ std::vector<Piece> copies_of(
   for (const auto& [name, parameter] : nn::named_parameters(*copies.front())) {
     bytes += static_cast<int64_t>(parameter->value().nbytes());
   }
-  if (const auto* attention = std::get_if<descriptor::AttentionSubblock>(&block.attention)) {
-    const at::Tensor values = cached_values(pieces, *attention, 1, 1);
-    // Keys and values, in a cache that has doubled.
-    bytes += 4 * inputs.decode.input_ids.size(0) * inputs.cached_tokens * static_cast<int64_t>(values.nbytes());
+  if (const auto cached = cached_token(pieces, layer, block)) {  // in a cache that has doubled
+    bytes += 2 * inputs.decode.input_ids.size(0) * inputs.cached_tokens * cached->heads *
+             (cached->key_size + cached->value_size) * static_cast<int64_t>(c10::elementSize(pieces.dtype()));
   }
   const int64_t count = std::clamp<int64_t>(kCopiesBytes / (2 * bytes), 1, kCopies);
   while (static_cast<int64_t>(copies.size()) < 2 * count) {
@@ -155,14 +194,6 @@ std::vector<Piece> copies_of(
     }
   }
   return copies;
-}
-
-// Hidden states of the shape that a layer takes.
-at::Tensor hidden_states_of(const DecoderPieces& pieces, const nn::ModelInputs& inputs) {
-  const int64_t size = value_of(pieces.args().decoder_form(), "decoder_form").hidden_size;
-  const at::Tensor values = at::linspace(-1, 1, inputs.input_ids.numel() * size, at::kFloat);
-  return values.view({inputs.input_ids.size(0), inputs.input_ids.size(1), size})
-      .to(at::TensorOptions(pieces.device()).dtype(pieces.dtype()));
 }
 
 // The times of that layer with this shape, in a model of such layers.
@@ -190,7 +221,7 @@ PartSeconds seconds_of_layer(
   };
   std::vector<DecodingLayer> decoding;
   for (const Piece& copy : copies) {
-    decoding.emplace_back(pieces, block, copy, inputs);
+    decoding.emplace_back(pieces, layer, block, copy, inputs);
   }
   const at::Tensor all = hidden_states_of(pieces, inputs.prefill), last = hidden_states_of(pieces, inputs.decode);
   return {
@@ -230,12 +261,13 @@ void measure_times(
   const DecoderPieces& pieces = library.pieces();
   const TimedInputs inputs(pieces, work);
   set(table.fixed, seconds_of_fixed(library, inputs, rounds));
-  const std::vector<int64_t> windows = value_of(pieces.args().decoder_form(), "decoder_form").windows;
-  std::map<std::pair<std::string, int64_t>, PartSeconds> known;  // by the shape of the layer and its window
+  const std::vector<int64_t> windows = form_of(pieces).windows;
+  using Shape = std::tuple<std::string, int64_t, bool>;
+  std::map<Shape, PartSeconds> known;  // by the shape of the layer, its window, and whether it has gated DeltaNet
   const auto measure = [&](int64_t layer, const descriptor::BlockConfig& block) {
     const bool attends = std::holds_alternative<descriptor::AttentionSubblock>(block.attention);
     const int64_t window = attends && !windows.empty() ? windows.at(static_cast<size_t>(layer)) : 0;
-    const std::pair shape(descriptor::describe(block), window);
+    const Shape shape(descriptor::describe(block), window, has_delta_net(pieces, layer, block));
     if (!known.contains(shape)) {
       known[shape] = seconds_of_layer(pieces, layer, block, inputs, rounds);
     }
@@ -270,7 +302,7 @@ PartSeconds measure_child_seconds(
     const Piece piece = library.layer(layer, choice.of(layer, Subblock::attention), choice.of(layer, Subblock::ffn));
     if (piece) {
       layers.push_back(piece);
-      decoding.emplace_back(library.pieces(), blocks[i], piece, inputs);
+      decoding.emplace_back(library.pieces(), layer, blocks[i], piece, inputs);
     }
   }
   const auto prefill = [&] {

@@ -14,6 +14,7 @@
 #include "lehr/config/json.h"
 #include "lehr/metric/throughput.h"
 #include "lehr/pretrained/weights.h"
+#include "lehr/search/model_space.h"
 #include "lehr/state/weights.h"
 
 namespace lehr::search {
@@ -31,16 +32,6 @@ constexpr Stage kStages[] = {
     Stage::distil,
     Stage::report};
 constexpr const char* kStagesFile = "stages.json";
-
-// Whether layers of the family may have linear layers in place of sub-blocks: those of an own family may not.
-bool takes_linear_layers(const DecoderPieces& pieces) {
-  const Piece piece = pieces.layer(0, {.attention = descriptor::LinearSubblock{}, .ffn = descriptor::LinearSubblock{}});
-  bool found = false;
-  pieces.each_parameter(*piece, 0, [&](const std::string& name, nn::Parameter&) {
-    found = found || name.ends_with(".linear_attn.weight");  // linear_attn.* alone is gated DeltaNet
-  });
-  return found;
-}
 
 // The whole space with the parts that its variants keep.
 std::string text_of(const SearchSpace& space) {
@@ -125,9 +116,7 @@ Search::Search(SearchConfig config, SearchEnvironment environment)
       static_cast<bool>(environment_.data.validation),
       "search: the config has no held-out data to measure variants on; set data.validation_fraction or "
       "data.validation_path");
-  if (!takes_linear_layers(pieces_)) {
-    config_.space.attention_linear = config_.space.ffn_linear = false;
-  }
+  config_.space = space_of_model(config_.space, pieces_);
 }
 
 descriptor::Workload Search::workload() const {

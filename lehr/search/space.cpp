@@ -155,7 +155,9 @@ class LayerBuilder {
     if (!config_.sizes) {
       return;
     }
-    auto counts = sizes_below(config_.experts, moe.num_local_experts, [&] { return derived_experts(moe); });
+    auto counts = sizes_below(config_.experts, moe.num_local_experts, [&] {
+      return config_.fewer_experts ? derived_experts(moe) : std::vector<int64_t>();
+    });
     auto widths = sizes_below(config_.expert_widths, moe.expert_intermediate_dim, [&] {
       return derived_widths(moe.expert_intermediate_dim);
     });
@@ -317,7 +319,10 @@ std::vector<prune::Kind> needed_scores(const SpaceConfig& config, const std::vec
       kinds.insert(prune::Kind::kv_heads);
     }
     if (block.is_moe()) {
-      kinds.insert({prune::Kind::experts, prune::Kind::expert_channels});
+      kinds.insert(prune::Kind::expert_channels);
+      if (config.fewer_experts) {
+        kinds.insert(prune::Kind::experts);
+      }
     } else if (std::holds_alternative<FFNSubblock>(block.ffn)) {
       kinds.insert(prune::Kind::ffn_channels);
     }

@@ -26,7 +26,8 @@ struct SpaceConfig {
   bool ffn_linear = true;
   bool attention_no_op = true;
   bool ffn_no_op = true;
-  bool sizes = true;  ///< False: only no-ops, no linear layers either.
+  bool sizes = true;          ///< False: only no-ops, no linear layers either.
+  bool fewer_experts = true;  ///< Not a key: false for routers with groups of experts.
   void fields(FieldVisitor& v);
 };
 

@@ -20,11 +20,13 @@ int64_t bytes_of(Precision precision) {
   return precision == Precision::bfloat16 ? 2 : precision == Precision::float64 ? 8 : 4;
 }
 
-// Returns the shape of the first layer with attention; nothing if there is none, or if it is unknown.
+// Returns the shape of the first layer with grouped-query attention; nothing if there is none, or if it is unknown.
 std::optional<AttentionShape> attention_of(const descriptor::ModelArgs& args) {
   const auto form = args.decoder_form();
-  for (const descriptor::BlockConfig& block : args.block_configs()) {
-    if (const auto* attention = std::get_if<descriptor::AttentionSubblock>(&block.attention); attention && form) {
+  const auto blocks = args.block_configs();
+  for (size_t layer = 0; form && !form->latent_attention && layer < blocks.size(); ++layer) {
+    const auto* attention = std::get_if<descriptor::AttentionSubblock>(&blocks[layer].attention);
+    if (attention != nullptr && !form->has_delta_net(layer)) {
       return AttentionShape{
           .heads = form->num_attention_heads, .key_heads = attention->num_key_value_heads, .head_size = form->head_dim};
     }

@@ -6,6 +6,7 @@
 #include "lehr/descriptor/block_picture.h"
 #include "lehr/meter/operation_meter.h"
 #include "lehr/nn/module.h"
+#include "lehr/ops/gated_delta_rule/kernels.h"
 #include "test/model/heterogeneous.h"
 #include "test/shard/one_device.h"
 
@@ -37,6 +38,8 @@ std::vector<Case> cases() {
       {"mixtral", kMixtures},
       {"gpt_oss", kOnlyMixtures},
       {"glm4_moe", kSharedMixtures},
+      {"deepseek_v3", kLatentMixtures},
+      {"qwen3_next", kDeltaMixtures},
       {"qwen3", kWithLinear},
       {"gemma3_text", kWithLinear},
       {"olmo2", kWithLinear},
@@ -83,6 +86,12 @@ TEST(BlockAccounts, AgreeWithPublishedSizes) {
   EXPECT_EQ(counts("gpt_oss", "20b").num_parameters, 20'914'757'184);
   EXPECT_EQ(counts("gpt_oss", "120b").num_parameters, 116'829'156'672);
   EXPECT_EQ(counts("glm4_moe", "355B").num_parameters, 352'797'814'784);
+  const Account latent = counts("deepseek_v3", "671B");
+  EXPECT_EQ(latent.num_parameters, 671'026'404'352);
+  EXPECT_NEAR(static_cast<double>(latent.active_parameters), 37.6e9, 0.1e9) << "37B activated, says the report";
+  const Account delta = counts("qwen3_next", "80B-A3B");
+  EXPECT_NEAR(static_cast<double>(delta.num_parameters), 79.7e9, 0.1e9) << "80B, says the model card";
+  EXPECT_NEAR(static_cast<double>(delta.active_parameters), 3.9e9, 0.3e9) << "3B activated, says the model card";
 }
 
 // The meter counts the FLOPs of operators: here of a prompt of T tokens, and of the logits of the last one.
@@ -99,18 +108,92 @@ TEST(BlockAccounts, CountTheExecutedFlops) {
     const at::Tensor states = model->forward({.input_ids = ids}).hidden_states;
     model->logits(states.narrow(1, kTokens - 1, 1));
     // The meter counts half of all pairs of positions, T^2 / 2; exactly there are T (T + 1) / 2.
-    const double attention = meter.counts().attention_flops * (kTokens + 1) / kTokens;
     auto blocks = blocks_of(*args, {.num_tokens = kTokens});
-    // In layers with a window or sinks, the CPU computes all pairs and masks those outside.
+    // A scan by chunks adds triangles to the recurrence that the account counts.
+    double scans = 0, recurrences = 0;
+    for (size_t i = 0; i < layers.size(); ++i) {
+      if (is_delta(model_type, static_cast<int64_t>(i)) && layers[i].kv_heads > 0) {
+        recurrences += 6 * kTokens * kDeltaHeads * kDeltaKeyDim * kDeltaValueDim;
+        scans += 2 * kTokens * ops::kDeltaChunk * (kDeltaHeads * kDeltaValueDim + kDeltaKeyHeads * kDeltaKeyDim);
+      }
+    }
+    const double of_pairs = meter.counts().attention_flops - recurrences - scans;
+    const double attention = of_pairs * (kTokens + 1) / kTokens + recurrences;
+    // In layers with a window, sinks, or keys wider than values, the CPU computes all pairs and masks those outside.
+    const bool is_latent = model_type == "deepseek_v3";
+    const int64_t of_pair = 2 * kHeads * (is_latent ? kPlainDim + kHeadDim + kValueDim : 2 * kHeadDim);
     int64_t masked = 0;
     for (size_t i = 0; i < layers.size(); ++i) {
-      const bool masks = slides(model_type, static_cast<int64_t>(i)) || model_type == "gpt_oss";
-      masked += masks && layers[i].kv_heads > 0 ? 4 * kHeads * kHeadDim * kTokens * (kTokens - 1) / 2 : 0;
+      const bool masks = slides(model_type, static_cast<int64_t>(i)) || model_type == "gpt_oss" || is_latent;
+      masked += masks && layers[i].kv_heads > 0 ? of_pair * kTokens * (kTokens - 1) / 2 : 0;
     }
     blocks.form.windows.clear();
     const Account all = descriptor::account_for(blocks.form, blocks.blocks, blocks.work).total();
     EXPECT_EQ(meter.counts().matmul_flops + attention, all.prefill_flops + static_cast<double>(masked)) << model_type;
   }
+}
+
+// Of the last of T tokens, the others cached.
+TEST(BlockAccounts, CountTheExecutedFlopsOfDecoding) {
+  constexpr int64_t kTokens = 11;
+  for (const char* model_type : {"qwen3", "qwen3_moe", "deepseek_v3", "qwen3_next"}) {
+    const auto& layers = layers_of(model_type);
+    const auto args = args_of(model_type, layers);
+    const auto model = args->build({});
+    shard::test::make_real(*model);
+    model->eval();
+    const at::NoGradGuard no_grad;
+    const at::Tensor ids = at::arange(kTokens).unsqueeze(0);
+    nn::KeyValueCaches caches(layers.size());
+    model->forward({.input_ids = ids.narrow(1, 0, kTokens - 1), .caches = &caches});
+    OperationMeter meter;
+    const at::Tensor states =
+        model->forward({.input_ids = ids.narrow(1, kTokens - 1, 1), .caches = &caches}).hidden_states;
+    model->logits(states);
+    double triangles = 0;
+    for (size_t i = 0; i < layers.size(); ++i) {
+      triangles += is_delta(model_type, static_cast<int64_t>(i)) && layers[i].kv_heads > 0
+                       ? 2 * ops::kDeltaChunk * (kDeltaHeads * kDeltaValueDim + kDeltaKeyHeads * kDeltaKeyDim)
+                       : 0;
+    }
+    const Account all = blocks_of(*args, {.num_tokens = kTokens}).account.total();
+    EXPECT_EQ(meter.counts().matmul_flops + meter.counts().attention_flops, all.decode_flops + triangles) << model_type;
+  }
+}
+
+TEST(BlockAccounts, CountWhatIsCached) {
+  constexpr int64_t kTokens = 11, kRows = 3;
+  const auto of_layers = [&](const char* model_type) {
+    return blocks_of(
+               *args_of(model_type, layers_of(model_type)),
+               {.num_tokens = kTokens, .num_sequences = kRows, .bytes_per_cached = 8})
+        .account.layers;
+  };
+  EXPECT_EQ(of_layers("deepseek_v3")[0].attention.kv_cache_bytes, 8 * kRows * kTokens * (kLatent + kHeadDim));
+  // In float64, as the model is. A state is as large after one token as after many.
+  const auto args = args_of("qwen3_next", kDeltaMixtures);
+  const auto model = args->build({});
+  shard::test::make_real(*model);
+  model->eval();
+  const at::NoGradGuard no_grad;
+  nn::KeyValueCaches caches(kDeltaMixtures.size());
+  model->forward({.input_ids = at::arange(2 * kRows).view({kRows, 2}), .caches = &caches});
+  const auto accounts = of_layers("qwen3_next");
+  for (size_t i = 0; i < caches.size(); ++i) {
+    int64_t bytes = 0;
+    for (const at::Tensor& state : caches[i].states()) {
+      bytes += static_cast<int64_t>(state.nbytes());
+    }
+    if (bytes > 0) {
+      EXPECT_EQ(accounts[i].attention.kv_cache_bytes, static_cast<double>(bytes)) << i;
+    }
+  }
+  EXPECT_GT(accounts[0].attention.kv_cache_bytes, 0);
+  // In bfloat16 the inputs of the convolutions take half, and the state, which stays in float32, does not.
+  const auto half = blocks_of(*args, {.num_tokens = 1, .num_sequences = 1, .bytes_per_cached = 2}).account.layers[0];
+  const auto whole = blocks_of(*args, {.num_tokens = 1, .num_sequences = 1, .bytes_per_cached = 4}).account.layers[0];
+  const double convolved = 3 * (2 * kDeltaKeyHeads * kDeltaKeyDim + kDeltaHeads * kDeltaValueDim);
+  EXPECT_EQ(whole.attention.kv_cache_bytes - half.attention.kv_cache_bytes, 2 * convolved);
 }
 
 TEST(BlockTable, ShowsEachKindOfLayerOnceWithItsSizes) {
@@ -125,6 +208,12 @@ TEST(BlockTable, ShowsEachKindOfLayerOnceWithItsSizes) {
   EXPECT_THAT(windows, HasSubstr("\n0           4 KV heads, window 3  32 "));
   EXPECT_THAT(windows, HasSubstr("\n1           4 KV heads            32 "));
   EXPECT_THAT(windows, HasSubstr("\n2           none                  16 "));
+  EXPECT_THAT(
+      format_blocks(blocks_of(*args_of("deepseek_v3", kLatentMixtures), {})),
+      HasSubstr(fmt::format("latent of {} + {} ", kLatent, kHeadDim)));
+  const std::string delta = format_blocks(blocks_of(*args_of("qwen3_next", kDeltaMixtures), {}));
+  EXPECT_THAT(delta, HasSubstr(fmt::format("\n0           gated DeltaNet, {} heads", kDeltaHeads)));
+  EXPECT_THAT(delta, HasSubstr("\n1           2 KV heads "));
   const std::string mixture = format_blocks(blocks_of(*args_of("qwen3_moe", kMixtures), {}));
   EXPECT_THAT(mixture, HasSubstr("2 of 6 x 8"));
   EXPECT_THAT(mixture, HasSubstr("active for a token"));

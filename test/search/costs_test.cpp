@@ -23,7 +23,7 @@ using testing::Teacher;
 class SearchCosts : public prune::testing::ModelsInFolders {};
 
 TEST_F(SearchCosts, OfAChildAreThoseOfItsOwnAccount) {
-  for (const char* type : {"qwen3", "qwen3_moe", "glm4_moe"}) {
+  for (const char* type : {"qwen3", "qwen3_moe", "glm4_moe", "deepseek_v3", "qwen3_next"}) {
     const std::string name = std::string("teacher_") + type;
     write(name, type, model::test::layers_of(type));
     const Teacher teacher(at(name));
@@ -59,6 +59,30 @@ TEST_F(SearchCosts, TimesAreMeasuredForEverySubblock) {
       teacher.library, teacher_choice(teacher.space), {.num_tokens = 1, .num_sequences = 3}, 1);  // an empty cache
   EXPECT_GT(whole.prefill, 0);
   EXPECT_GT(whole.decode, 0);
+}
+
+TEST_F(SearchCosts, TimesOfLatentsAndStatesAreMeasured) {
+  for (const char* type : {"deepseek_v3", "qwen3_next"}) {
+    write(type, type, model::test::layers_of(type));
+    SpaceConfig no_ops;
+    no_ops.sizes = false;
+    const Teacher teacher(at(type), no_ops, at::kFloat);
+    const descriptor::Workload work{.num_tokens = 24, .num_sequences = 2};
+    CostTable costs = count_costs(teacher.pieces, teacher.space, work);
+    measure_times(costs, teacher.library, work, 1, [](int64_t, int64_t) {});
+    for (const Place& place : all_variants(teacher.space)) {
+      const bool no_op = search::at(teacher.space, place).is_no_op;
+      EXPECT_EQ(costs.of(place).prefill_seconds > 0, !no_op) << type << " " << describe(teacher.space, place);
+      EXPECT_EQ(costs.of(place).decode_seconds > 0, !no_op) << type << " " << describe(teacher.space, place);
+    }
+    if (type == std::string("qwen3_next")) {  // a block config of one KV head is gated DeltaNet in even layers only
+      EXPECT_EQ(costs.attention[0][0].decode_seconds, costs.attention[4][0].decode_seconds);
+      EXPECT_NE(costs.attention[0][0].decode_seconds, costs.attention[3][0].decode_seconds);
+    }
+    const PartSeconds whole = measure_child_seconds(teacher.library, teacher_choice(teacher.space), work, 1);
+    EXPECT_GT(whole.prefill, 0);
+    EXPECT_GT(whole.decode, 0);
+  }
 }
 
 TEST_F(SearchCosts, TimesAreThoseOfEachLayersWindow) {

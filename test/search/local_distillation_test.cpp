@@ -89,8 +89,9 @@ TEST_P(LocalDistillation, IsAdamWOnTheNormalisedErrorOfTheLayer) {
   teacher.pieces.each_parameter(*layer, place.layer, [&](const std::string& name, nn::Parameter& parameter) {
     if (teacher.library.belongs(name, place.layer, place.subblock)) {
       const std::string prefix = teacher.pieces.descriptor().layer_block_name(place.layer) + ".";
-      const at::Tensor grad = parameter.value().grad();
-      wanted[name.substr(prefix.size())] = parameter.value().detach() - 0.01 * grad / (grad.abs() + 1e-8);
+      const at::Tensor value = parameter.value().detach(), grad = parameter.value().grad();
+      const at::Tensor step = grad.defined() ? 0.01 * grad / (grad.abs() + 1e-8) : at::zeros_like(value);  // a state
+      wanted[name.substr(prefix.size())] = value - step;
     }
   });
   // The second loss on the same batch is that of this layer with only the sub-block's weights changed.
@@ -204,7 +205,9 @@ TEST_P(LocalDistillation, IsStoredAndReadAgain) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Families, LocalDistillation, ::testing::Values("qwen3", "llama", "gemma3_text", "qwen3_moe", "glm4_moe"));
+    Families,
+    LocalDistillation,
+    ::testing::Values("qwen3", "llama", "gemma3_text", "qwen3_moe", "glm4_moe", "deepseek_v3", "qwen3_next"));
 }  // namespace
 
 }  // namespace lehr::search

@@ -19,7 +19,8 @@ class PuzzletronFiles : public prune::testing::ModelsInFolders, public ::testing
  protected:
   PuzzletronFiles() {
     const std::string type = GetParam();
-    write("teacher", type, type.ends_with("_moe") ? model::test::layers_of(type) : model::test::kWithHoles);
+    const bool has_own_layers = type.ends_with("_moe") || type == "deepseek_v3" || type == "qwen3_next";
+    write("teacher", type, has_own_layers ? model::test::layers_of(type) : model::test::kWithHoles);
     teacher = std::make_unique<Teacher>(at("teacher"), SpaceConfig{}, at::kFloat);
     distil_locally(
         teacher->library,
@@ -106,7 +107,9 @@ TEST_P(PuzzletronFiles, StatisticsAddUpToTheCostsOfASolution) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Families, PuzzletronFiles, ::testing::Values("qwen3", "llama", "qwen2", "gemma3_text", "qwen3_moe", "glm4_moe"));
+    Families,
+    PuzzletronFiles,
+    ::testing::Values("qwen3", "llama", "qwen2", "gemma3_text", "qwen3_moe", "glm4_moe", "deepseek_v3", "qwen3_next"));
 }  // namespace
 
 }  // namespace lehr::search

@@ -8,6 +8,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
+#include "lehr/config/json.h"
 #include "lehr/mesh/thread_transport.h"
 #include "test/search/support.h"
 
@@ -56,7 +57,7 @@ class Searches : public prune::testing::ModelsInFolders {
     own.search.output = at(output).string();
     Search search(
         own,
-        {.teacher = at("teacher"),
+        {.teacher = at(teacher),
          .families = families(),
          .log = log,
          .device = at::kCPU,
@@ -93,6 +94,7 @@ class Searches : public prune::testing::ModelsInFolders {
     return lines;
   }
 
+  std::string teacher = "teacher";
   SearchConfig config;
   train::RunData data;
   train::CausalLMTask task;
@@ -100,6 +102,47 @@ class Searches : public prune::testing::ModelsInFolders {
   std::mutex mutex;
   std::multiset<int64_t> first_sequences;  // at which training began
 };
+
+TEST_F(Searches, FindChildrenOfLatentAttentionAndGatedDeltaNet) {
+  config.local_distillation.steps = 2;
+  for (const char* type : {"deepseek_v3", "qwen3_next"}) {
+    write(type, type, model::test::layers_of(type));
+    teacher = type;
+    run(fmt::format("search_{}", type), train::Ranks());
+    const auto found = parse_json_file(at(fmt::format("search_{}", type)) / "search.json");
+    const auto parameters = [](const Node& costs) { return costs.at("parameters").as_double(); };
+    EXPECT_LE(parameters(found.at("candidates").at(0).at("costs")), 0.7 * parameters(found.at("teacher_costs")));
+  }
+}
+
+TEST_F(Searches, RefusePartsThatAModelDoesNotHave) {
+  write("latent", "deepseek_v3", model::test::kLatentMixtures);
+  teacher = "latent";
+  config.space.kv_heads = {1};
+  EXPECT_THAT(
+      error_of([&] { run("none", train::Ranks()); }),
+      ::testing::HasSubstr("space.kv_heads: in models of type deepseek_v3 all heads read one latent"));
+  config.space.kv_heads = {};
+  config.space.experts = {4};
+  Node changed = parse_json_file(at("latent/config.json"));
+  changed.set("n_group", Node(int64_t{2}));
+  changed.set("topk_group", Node(int64_t{2}));
+  write_file_atomically(at("latent/config.json"), to_json(changed));
+  EXPECT_THAT(
+      error_of([&] { run("none", train::Ranks()); }),
+      ::testing::HasSubstr("space.experts: the routers choose among 2 groups of experts (n_group)"));
+  EXPECT_FALSE(std::filesystem::exists(at("none")));
+  config.space.experts = {};
+  config.local_distillation.steps = 0;
+  run("groups", train::Ranks());  // scores of experts, which such routers do not have, are not needed
+  const testing::Teacher groups(at("latent"));
+  std::string tried;
+  for (const Place& place : alternatives(groups.space)) {
+    tried += describe(groups.space, place) + "\n";
+  }
+  EXPECT_THAT(tried, ::testing::HasSubstr("ffn: expert_width "));
+  EXPECT_THAT(tried, ::testing::Not(::testing::HasSubstr("experts ")));
+}
 
 TEST_F(Searches, OnRanksFindWhatOneProcessFinds) {
   run("alone", train::Ranks());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lehr/search/local_distillation.h"
+#include "lehr/search/model_space.h"
 #include "lehr/search/scores.h"
 #include "test/prune/support.h"
 
@@ -72,7 +73,7 @@ struct Teacher {
   Teacher(const std::filesystem::path& path, const SpaceConfig& config = {}, at::ScalarType dtype = at::kDouble)
       : folder(path),
         pieces(path, families(), at::kCPU, dtype),
-        space(make_space(config, pieces.blocks(), ascending_scores(pieces.blocks()))),
+        space(make_space(space_of_model(config, pieces), pieces.blocks(), ascending_scores(pieces.blocks()))),
         library(path, families(), pieces, space) {}
 
   HeldOut data(int64_t count = 2, int64_t seed = 0) const {

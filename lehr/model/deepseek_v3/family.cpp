@@ -29,6 +29,7 @@ struct Family {
   static constexpr const char* kModelType = "deepseek_v3";
   static constexpr const char* kArchitecture = "DeepseekV3";
   using Layer = DeepseekV3Layer;
+  static constexpr descriptor::DecoderForm kForm{};
   static constexpr int64_t kBosToken = 0, kEosToken = 1;
   static constexpr std::array kRequiredKeys{
       "num_experts_per_tok",

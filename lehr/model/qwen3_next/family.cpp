@@ -17,6 +17,7 @@ struct Family {
   static constexpr const char* kModelType = "qwen3_next";
   static constexpr const char* kArchitecture = "Qwen3Next";
   using Layer = Qwen3NextLayer;
+  static constexpr descriptor::DecoderForm kForm{.qk_norm = true, .output_gate = true, .shared_expert_gate = true};
   static constexpr nn::NormWeight kNormWeight = nn::NormWeight::zero_centered;
   static constexpr std::array kRequiredKeys{
       "head_dim",
