@@ -117,7 +117,7 @@ TEST_P(LocalDistillation, IsAdamWOnTheNormalisedErrorOfTheLayer) {
   ASSERT_EQ(trained.size(), wanted.size());
   for (const auto& [name, tensor] : trained) {
     // Trained weights are rounded to the float32 of the teacher's file. Where a gradient is about eps, rounding shows.
-    EXPECT_TRUE(at::allclose(tensor.to(at::kDouble), wanted.at(name), 1e-6, 1e-8)) << name;
+    EXPECT_TRUE(at::allclose(tensor.to(at::kDouble), wanted.at(name).to(at::kDouble), 1e-6, 1e-8)) << name;
   }
 }
 
