@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <functional>
 #include <map>
 
 #include "lehr/app/command.h"
@@ -211,6 +213,17 @@ int report_untrusted(const std::filesystem::path& path, const descriptor::ModelF
       static_cast<int64_t>(report.findings.size()) - dangers);
   return dangers > 0 ? kCheckFailed : 0;
 }
+
+// The folder's tensors. Where they cannot be read, `else_show` shows what is known without them before the error.
+state::WeightReader open_weights(
+    const std::filesystem::path& path, bool has_adapters, const std::function<void()>& else_show) {
+  try {
+    return state::WeightReader(path, has_adapters ? peft::kAdapterStem : "model");
+  } catch (const Error&) {
+    else_show();
+    throw;
+  }
+}
 }  // namespace
 
 int inspect(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
@@ -242,7 +255,11 @@ int inspect(const std::vector<std::string>& args, const train::TrainSpecs& specs
     fmt::print("no weights\n");
     return 0;
   }
-  const state::WeightReader reader(path, has_adapters ? peft::kAdapterStem : "model");
+  const state::WeightReader reader = open_weights(path, has_adapters, [&] {
+    if (has_shape && !has_adapters) {
+      show_shape(path, options, nullptr, specs.families());
+    }
+  });
   if (has_shape) {
     show_shape(path, options, &reader, specs.families());
   }

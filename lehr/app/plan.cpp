@@ -116,7 +116,15 @@ plan::PeerDesign peer_design(
   if (!file.empty()) {
     sources.file = file;
   }
-  return load_config<plan::PeerDesign>(sources);
+  Node node = merge_sources(sources);
+  for (const auto& [key, text] : overrides) {
+    if (Node* const value = node.find(key); value != nullptr) {
+      value->set_origin({.file = "command line: --peer"});
+    }
+  }
+  plan::PeerDesign design;
+  load_object(ConfigObject::of(design), node, "peer");
+  return design;
 }
 
 plan::Machine this_cpu(const std::vector<std::pair<std::string, std::string>>& overrides) {

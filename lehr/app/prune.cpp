@@ -197,19 +197,23 @@ void print_report(const prune::PruneReport& report, const std::optional<descript
   print_change("experts", before.experts, after.experts);
   print_change("channels of experts", before.expert_channels, after.expert_channels);
   if (form) {
-    const descriptor::Workload a_token{.num_tokens = 1};
-    const descriptor::Account then = account_for(*form, report.before, a_token).total();
-    const descriptor::Account now = account_for(*form, report.after, a_token).total();
+    // A sequence of one token has the states of linear attention, too, which do not grow with the second.
+    const auto cache_of = [&](const std::vector<descriptor::BlockConfig>& blocks, int64_t num_tokens) {
+      return account_for(*form, blocks, {.num_tokens = num_tokens}).total().kv_cache_bytes;
+    };
+    const auto per_token = [&](const auto& blocks) { return cache_of(blocks, 2) - cache_of(blocks, 1); };
+    const auto per_sequence = [&](const auto& blocks) { return 2 * cache_of(blocks, 1) - cache_of(blocks, 2); };
+    const descriptor::Account then = account_for(*form, report.before, {}).total();
+    const descriptor::Account now = account_for(*form, report.after, {}).total();
     const auto number = [](int64_t value) { return human_count(static_cast<double>(value)); };
     const auto bytes = [](int64_t value) { return human_bytes(static_cast<double>(value)); };
     print_change(
         "parameters", then.num_parameters, now.num_parameters, number(then.num_parameters), number(now.num_parameters));
-    print_change(
-        "KV cache per token",
-        then.kv_cache_bytes,
-        now.kv_cache_bytes,
-        bytes(then.kv_cache_bytes),
-        bytes(now.kv_cache_bytes));
+    const auto print_bytes = [&](const char* what, int64_t before, int64_t after) {
+      print_change(what, before, after, bytes(before), bytes(after));
+    };
+    print_bytes("KV cache per token", per_token(report.before), per_token(report.after));
+    print_bytes("states per sequence", per_sequence(report.before), per_sequence(report.after));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 
 #include "lehr/app/command.h"
 #include "lehr/app/model_and_data.h"
@@ -105,7 +106,10 @@ bool run_search(
   ranks.require_same("config", to_toml(wanted) + to_toml(config));
   const at::Device device = train::choose_device(config.training.device, transport);
   const train::TrainConfig of_run = config;
-  const std::string resume = ranks.world_size() == 1 ? "resume it with: " + command : "the same command resumes it";
+  // Called from Python, a config may be a temporary file.
+  const std::string resume = std::getenv("LEHR_CALLED_FROM_PYTHON") != nullptr ? "the same call resumes it"
+                             : ranks.world_size() == 1                         ? "resume it with: " + command
+                                                                               : "the same command resumes it";
   config.data.repeat = false;
   Logger log("", !ranks.is_main());
   const std::filesystem::path teacher = folder_of_model(config, wanted.search.teacher, ranks);
@@ -147,14 +151,16 @@ bool run_search(
               .log = log,
               .stop_requested = [&] { return notice.received() != 0; },
               .forecast = plan::forecast_step});
-         return trainer.run().stopped ? std::nullopt : std::optional(newest_checkpoint(to_child));
+         notice.defer();  // the trainer saves before it stops
+         const bool stopped = trainer.run().stopped;
+         notice.defer(false);
+         // A signal after its last step counts, too.
+         return stopped || ranks.any(notice.received() != 0) ? std::nullopt
+                                                             : std::optional(newest_checkpoint(to_child));
        },
        .enters =
            [&](search::Stage stage) {
              notice.set(fmt::format("in the stage {}{}; {}", search::name_of(stage), kept_in(stage, wanted), resume));
-             if (stage == search::Stage::distil) {  // its trainer saves before it stops
-               notice.defer();
-             }
            }});
   notice.set("before the first stage; " + resume);
   if (options.dry_run) {

@@ -21,9 +21,9 @@ void StopNotice::set(std::string kept) {
   kept_ = std::move(kept);
 }
 
-void StopNotice::defer() {
+void StopNotice::defer(bool deferred) {
   if (signals_) {
-    signals_->defer();
+    signals_->defer(deferred);
   }
 }
 

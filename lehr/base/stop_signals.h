@@ -26,8 +26,8 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  /// From now on the first signal is kept for `received`.
-  void defer() { deferred_ = true; }
+  /// From now on the first signal is kept for `received`, or, without `deferred`, ends the program again.
+  void defer(bool deferred = true) { deferred_ = deferred; }
 
   /// Sets a callback that runs on the receiving thread before a signal ends the program: `act(signal, second)`, where
   /// `second` is true if an earlier signal was not answered yet. It should take seconds at most. An empty function

@@ -45,18 +45,22 @@ DecoderPieces::DecoderPieces(
       args_->model_type());
 }
 
-Piece DecoderPieces::build(int64_t stage, const BlockConfig& block) const {
+Piece DecoderPieces::build_on_meta(int64_t stage, const BlockConfig& block) const {
   const int64_t stages = num_layers() + 2;
   const auto args = families_.from_hf_folder(folder_);
   std::vector<BlockConfig> blocks(static_cast<size_t>(stages), empty_layer());
   blocks[static_cast<size_t>(stage)] = block;
   args->set_block_configs(std::move(blocks));
   args->shift_layers(1);
-  const auto piece = args->build(
+  return args->build(
       {.stage = {
            .current_stage = stage,
            .num_stages = stages,
            .layers_by_stage = std::vector<int64_t>(static_cast<size_t>(stages), 1)}});
+}
+
+Piece DecoderPieces::build(int64_t stage, const BlockConfig& block) const {
+  Piece piece = build_on_meta(stage, block);
   nn::materialize(*piece, device_, dtype_);
   piece->eval();
   return piece;
@@ -68,6 +72,10 @@ Piece DecoderPieces::embeddings() const {
 
 Piece DecoderPieces::layer(int64_t index, const BlockConfig& block) const {
   return is_empty(block) ? nullptr : build(index + 1, block);
+}
+
+Piece DecoderPieces::layer_on_meta(int64_t index, const BlockConfig& block) const {
+  return is_empty(block) ? nullptr : build_on_meta(index + 1, block);
 }
 
 Piece DecoderPieces::head() const {

@@ -36,6 +36,8 @@ class DecoderPieces {
   /// Each is allocated on the device, in eval mode, with undefined values.
   Piece embeddings() const;
   Piece layer(int64_t index, const descriptor::BlockConfig& block) const;
+  /// The same on meta: its modules, and no memory.
+  Piece layer_on_meta(int64_t index, const descriptor::BlockConfig& block) const;
   Piece head() const;
 
   /// Calls `fill` with each parameter of a piece of that layer (any index for embeddings and head) and its name in the
@@ -46,6 +48,7 @@ class DecoderPieces {
       const std::function<void(const std::string& name, nn::Parameter& parameter)>& fill) const;
 
  private:
+  Piece build_on_meta(int64_t stage, const descriptor::BlockConfig& block) const;
   Piece build(int64_t stage, const descriptor::BlockConfig& block) const;
 
   std::filesystem::path folder_;

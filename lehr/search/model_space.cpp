@@ -9,7 +9,8 @@ namespace lehr::search {
 namespace {
 // Whether layers of the family may have linear layers in place of sub-blocks: those of an own family may not.
 bool takes_linear_layers(const DecoderPieces& pieces) {
-  const Piece piece = pieces.layer(0, {.attention = descriptor::LinearSubblock{}, .ffn = descriptor::LinearSubblock{}});
+  const Piece piece =
+      pieces.layer_on_meta(0, {.attention = descriptor::LinearSubblock{}, .ffn = descriptor::LinearSubblock{}});
   bool found = false;
   pieces.each_parameter(*piece, 0, [&](const std::string& name, nn::Parameter&) {
     found = found || name.ends_with(".linear_attn.weight");  // linear_attn.* alone is gated DeltaNet
@@ -22,7 +23,7 @@ int64_t expert_groups(const DecoderPieces& pieces) {
   for (int64_t layer = 0; layer < pieces.num_layers(); ++layer) {
     const descriptor::BlockConfig& block = pieces.blocks()[static_cast<size_t>(layer)];
     if (block.is_moe()) {
-      return nn::moe_layers(*pieces.layer(layer, block)).front()->router->options().n_group;
+      return nn::moe_layers(*pieces.layer_on_meta(layer, block)).front()->router->options().n_group;
     }
   }
   return 1;

@@ -17,20 +17,42 @@ struct RankPart {
   int64_t kept;
 };
 
+// The layers of each stage, where the teacher is cut by the config.
+std::vector<int64_t> layers_by_stage(
+    const TrainConfig& config, const descriptor::ModelArgs& teacher, int64_t layers, int64_t num_stages) {
+  std::vector<int64_t> by_stage = chosen_layers(config, teacher, num_stages);
+  for (int64_t stage = 0; static_cast<int64_t>(by_stage.size()) < num_stages; ++stage) {
+    const auto [begin, end] = pipeline::distribute_layers_for_pipeline_stage(
+        layers,
+        config.parallelism.pipeline_parallel_first_stage_less_layers,
+        config.parallelism.pipeline_parallel_last_stage_less_layers,
+        {.current_stage = stage, .num_stages = num_stages});
+    by_stage.push_back(end - begin);
+  }
+  return by_stage;
+}
+
 RankPart part_of_pipeline(
-    const TrainConfig& config, const mesh::DeviceMeshParameters& mesh, int64_t layers, bool compares_layers) {
+    const TrainConfig& config,
+    const mesh::DeviceMeshParameters& mesh,
+    const descriptor::ModelArgs& teacher,
+    int64_t layers,
+    bool compares_layers) {
   const int64_t rows = config.training.rows_per_step() / (mesh.data_parallel_replicate * mesh.data_parallel_shard);
   const auto program = build_pipeline_program(config, rows / microbatch_rows(config));
   const auto in_flight = pipeline::peak_forwards_until_input(program);
+  const auto by_stage = layers_by_stage(config, teacher, layers, program.num_stages());
   RankPart most{.layers = 0, .kept = 0};
   for (int64_t rank = 0; rank < program.num_ranks(); ++rank) {
     const auto stages = program.stages_of(rank);
     const bool has_last = program.rank_of_stage.back() == rank;
-    const auto most_layers = [&](int64_t of_stages) {
-      return std::min(layers, (layers * of_stages + program.num_stages() - 1) / program.num_stages());
-    };
-    most.layers = std::max(most.layers, most_layers(static_cast<int64_t>(stages.size())));
-    const int64_t per_forward = (compares_layers ? most_layers(1) : 0) + (has_last ? 1 : 0);
+    int64_t of_rank = 0, of_stage = 0;
+    for (const int64_t stage : stages) {
+      of_rank += by_stage[static_cast<size_t>(stage)];
+      of_stage = std::max(of_stage, by_stage[static_cast<size_t>(stage)]);
+    }
+    most.layers = std::max(most.layers, of_rank);
+    const int64_t per_forward = (compares_layers ? of_stage : 0) + (has_last ? 1 : 0);
     most.kept = std::max(most.kept, per_forward * in_flight[static_cast<size_t>(rank)]);
   }
   return most;
@@ -57,7 +79,7 @@ int64_t teacher_bytes(
   int64_t parameters = all, rows = config.training.local_batch_size;
   const int64_t head = teacher.vocab_size() * hidden;
   if (mesh.pipeline_parallel > 1) {
-    part = part_of_pipeline(config, mesh, all_layers, compares_layers);
+    part = part_of_pipeline(config, mesh, teacher, all_layers, compares_layers);
     parameters = 2 * head + (all - (has_tied_head(*model) ? 1 : 2) * head) * part.layers / all_layers;
     rows = microbatch_rows(config);
   }

@@ -115,7 +115,8 @@ def run(arguments: list[str], progress: Progress = None) -> tuple[int, str, str]
     show = _shown(progress)
     ours, theirs = _terminal() if show else os.pipe()
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen([_program.program(), *arguments], env=_program.environment(),
+        environment = _program.environment() | {"LEHR_CALLED_FROM_PYTHON": "1"}
+        process = subprocess.Popen([_program.program(), *arguments], env=environment,
                                    stdin=subprocess.DEVNULL, stdout=output, stderr=theirs)
         os.close(theirs)
         lines = _Lines(show)

@@ -76,12 +76,15 @@ def plan(config: Config, overrides: Mapping[str, Any] | None = None, *, progress
 
         lehr.plan("run.toml", devices=8, machine="h100")
     """
+    if options.get("calibrate"):
+        raise Error("lehr.plan: calibrate prints a machine and makes no plan; run: lehr plan --calibrate > machine.toml, "
+                    "and pass machine=\"machine.toml\"")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(options.pop("output", None) or folder) / "plan.json"
         before = file.stat().st_mtime_ns if file.exists() else None
         printed = _run("plan", config, overrides, {**options, "output": file.parent}, progress,
                        good=(0, 3))  # 3: it does not fit
-        if not file.exists() or file.stat().st_mtime_ns == before:  # a search found nothing, or --calibrate
+        if not file.exists() or file.stat().st_mtime_ns == before:  # a search found nothing
             raise Error(f"lehr plan: made no plan; it printed:\n{printed.strip()}")
         return json.loads(file.read_text())
 

@@ -37,10 +37,9 @@ void PrintTo(const Case& one, std::ostream* out) {
   *out << one.family << "_" << one.mesh.name();
 }
 
-// Every kind of mesh is among those with at most four ranks, and those of eight with three degrees of 2 and with
-// experts over several ranks.
+// Every kind of mesh is among those with at most four ranks, and those of eight with three degrees of 2.
 bool stands_for_its_kind(const Mesh& mesh) {
-  return mesh.world() <= 4 || (mesh.ep > 1 && std::max({mesh.dp_replicate, mesh.dp_shard, mesh.cp, mesh.tp}) == 2);
+  return mesh.world() <= 4 || std::max({mesh.dp_replicate, mesh.dp_shard, mesh.cp, mesh.tp}) == 2;
 }
 
 // Without LEHR_ALL_MESHES=1, only Qwen3, whose runs are the shortest, runs on every mesh.
@@ -106,10 +105,10 @@ INSTANTIATE_TEST_SUITE_P(Families, EveryMesh, ::testing::ValuesIn(every_family_a
   return ::testing::PrintToString(one.param);
 });
 
-// Families of which no mesh below has more than two data-parallel ranks (four, for one) have fewer sequences per step.
+// Families of which no mesh below has more than two data-parallel ranks have fewer sequences per step.
 Overrides run_of(const std::string& name) {
   Overrides overrides = family(name);
-  if (name != "qwen3" && name != "qwen3_moe" && name != "llama3") {
+  if (name != "qwen3" && name != "qwen3_moe" && name != "llama3" && name != "qwen3_next") {
     overrides.emplace_back("training.global_batch_size", "4");
   }
   return overrides;

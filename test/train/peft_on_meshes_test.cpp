@@ -139,6 +139,8 @@ TEST(AdaptersOnMeshes, ContinueOnAnyOtherMesh) {
     const auto config = run_of(folder, kind);
     train_on(meshes[0], config, 2);
     train_on(meshes[1], config, 1);
+    EXPECT_FALSE(std::filesystem::exists(testing::checkpoint(config, testing::kSteps)))
+        << "nothing is left to the last mesh";
     train_on(meshes[2], config);
     expect_equal(wanted, outcome_of(config, "adapter_model"));
   }

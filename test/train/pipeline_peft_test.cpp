@@ -141,6 +141,8 @@ TEST(PartialTrainingOnStages, ContinuesOnAnyOtherMesh) {
     train_on({.pp = 4}, config, 1);
     train_on({.dp_shard = 2}, config, 1);
     train_on({.dp_shard = 2, .pp = 2}, config, 1);
+    EXPECT_FALSE(std::filesystem::exists(testing::checkpoint(config, testing::kSteps)))
+        << "nothing is left to the last mesh";
     train_on({}, config);
     expect_equal(alone(*part), outcome_of(config, part->weights));
   }

@@ -331,6 +331,8 @@ TEST(BalanceByCost, ContinuesWithAnyOtherStages) {
   };
   train_on({.pp = 2}, config(by_cost(kLargeVocabulary)), 2);
   train_on({.pp = 4}, config(kLargeVocabulary), 1);
+  EXPECT_FALSE(std::filesystem::exists(testing::checkpoint(config(kLargeVocabulary), testing::kSteps)))
+      << "nothing is left to the last mesh";
   train_on({.pp = 4}, config(by_cost(kLargeVocabulary)));
   expect_equal(alone(kLargeVocabulary), outcome_of(config(kLargeVocabulary)));
 }
