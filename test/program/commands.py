@@ -173,7 +173,10 @@ holds("no variable of the environment is logged or saved",
 measure = ["score", out / "config.toml", "--max-rows", "24"]
 process = subprocess.Popen([lehr, "score", str(out / "config.toml"), "--max-rows=100000", f"--output={work}/stopped"],
                            stderr=subprocess.PIPE, text=True)
-time.sleep(1)
+blocked = 0
+while not blocked & 1 << signal.SIGINT - 1:  # until it receives signals
+    blocked = int(Path(f"/proc/{process.pid}/status").read_text().split("SigBlk:")[1].split()[0], 16)
+    time.sleep(0.01)
 process.send_signal(signal.SIGINT)
 said = process.communicate()[1]
 holds("Ctrl-C ends score in one line", process.returncode == 130 and said.splitlines()[-1].startswith(
