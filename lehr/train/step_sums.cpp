@@ -5,8 +5,8 @@
 namespace lehr::train {
 
 void StepSums::add_routers(const nn::RouterLosses& routers, double share) {
-  if (routers.z_loss().is_meta()) {
-    return;
+  if (!routers.z_loss().defined() || routers.z_loss().is_meta()) {
+    return;  // all layers of a model of experts are dense, or a plan
   }
   const at::NoGradGuard no_grad;
   const auto add_to = [&](at::Tensor& sum, const at::Tensor& addend) {

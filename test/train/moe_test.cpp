@@ -89,6 +89,21 @@ TEST(Experts, HaveAMoreEvenLoadWithTheBias) {
   EXPECT_LT(loads[1], 0.75 * loads[0]);
 }
 
+// The first layer of GLM-4.5 is dense, so a model of one layer has no router.
+TEST(Experts, OfAModelWhoseLayersAreAllDenseHaveNoLosses) {
+  const Folder folder;
+  const auto config = tiny_run(
+      folder.path(),
+      {{"model.name", "glm4_moe"},
+       {"model.args.num_hidden_layers", "1"},
+       {"training.steps", "3"},
+       {"training.router_aux_loss_coef", "0.01"}});
+  train(config);
+  const auto file = std::filesystem::path(config.job.dump_folder) / "metrics.jsonl";
+  EXPECT_EQ(metric::read_metric(file, "loss").values.size(), 3U);
+  EXPECT_EQ(metric::read_metric(file, "load_balancing_loss").values, std::vector<double>(3, 0));
+}
+
 TEST(Experts, InvalidSettingsAreRefusedByName) {
   const Folder folder;
   auto message = [&](const Overrides& overrides) -> std::string {
