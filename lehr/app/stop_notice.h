@@ -36,8 +36,8 @@ class StopNotice {
   void listen(bool tells = true);
   /// Changes the text; thread-safe.
   void set(std::string kept);
-  /// From now on the first signal is kept for `received` and `stop_if_asked`, and a second one ends the program; without
-  /// `deferred`, each ends it, as before.
+  /// From now on the first signal is kept for `received` and `stop_if_asked`, and a second one ends the program;
+  /// without `deferred`, each ends it, as before.
   void defer(bool deferred = true);
   /// The signal that was kept, or 0.
   int received() const;
