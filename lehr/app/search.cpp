@@ -145,18 +145,17 @@ bool run_search(
        .distil = [&](const std::filesystem::path& child,
                      const std::filesystem::path& output) -> std::optional<std::filesystem::path> {
          const train::TrainConfig to_child = distillation_run(of_run, wanted, teacher, child, output);
+         notice.defer();  // the trainer saves before it stops
          train::Trainer trainer(
              to_child,
              {.specs = specs,
               .log = log,
               .stop_requested = [&] { return notice.received() != 0; },
               .forecast = plan::forecast_step});
-         notice.defer();  // the trainer saves before it stops
          const bool stopped = trainer.run().stopped;
          notice.defer(false);
-         // A signal after its last step counts, too.
-         return stopped || ranks.any(notice.received() != 0) ? std::nullopt
-                                                             : std::optional(newest_checkpoint(to_child));
+         // A signal after its last step counts, too. Only the main rank is here.
+         return stopped || notice.received() != 0 ? std::nullopt : std::optional(newest_checkpoint(to_child));
        },
        .enters =
            [&](search::Stage stage) {
