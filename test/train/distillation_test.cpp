@@ -420,28 +420,34 @@ TEST(Distillation, KeepsShardsOfTheTeacherAndItsWholeHead) {
 
 // In a pipeline a rank has some of its layers; the forecast is at least what any rank allocates.
 TEST(Distillation, CountsTheTeachersStagesOfARank) {
-  const Folder folder;
-  const auto config = testing::with_degrees(distilled_run(folder.path()), {.pp = 2});
-  mesh::run_ranks(
-      2,
-      [&](mesh::Transport& transport) {
-        Logger quiet("", true);
-        const auto list = testing::specs();
-        const auto run = build_run(config, {.specs = list, .log = quiet, .transport = &transport});
-        int64_t bytes = 0;
-        for (const ModelOnRanks::Stage& stage : run->teacher_on_ranks->stages()) {
-          for (const auto& [name, parameter] : nn::named_parameters(*stage.model)) {
-            bytes += static_cast<int64_t>(parameter->value().nbytes());
+  for (const char* less : {"0", "1"}) {  // layers by stage: 2 and 2, or 1 and 3
+    SCOPED_TRACE(less);
+    const Folder folder;
+    const auto config = testing::with_degrees(
+        distilled_run(folder.path(), {{"parallelism.pipeline_parallel_first_stage_less_layers", less}}), {.pp = 2});
+    mesh::run_ranks(
+        2,
+        [&](mesh::Transport& transport) {
+          Logger quiet("", true);
+          const auto list = testing::specs();
+          const auto run = build_run(config, {.specs = list, .log = quiet, .transport = &transport});
+          int64_t bytes = 0;
+          for (const ModelOnRanks::Stage& stage : run->teacher_on_ranks->stages()) {
+            for (const auto& [name, parameter] : nn::named_parameters(*stage.model)) {
+              bytes += static_cast<int64_t>(parameter->value().nbytes());
+            }
           }
-        }
-        const int64_t forecast = teacher_bytes(run->config, *run->teacher->args, run->ranks.context());
-        // Rank 0 has two micro-batches in flight, each with the hidden states after two layers.
-        const int64_t kept = 8 * 2 * 2 * 32 * model::test::kHidden;
-        EXPECT_GT(bytes, 0);
-        EXPECT_GE(forecast, bytes + kept);
-        EXPECT_LT(forecast - kept, teacher_bytes(run->config, *run->teacher->args) - 8 * 4 * 32 * model::test::kHidden);
-      },
-      std::chrono::seconds(60));
+          const int64_t forecast = teacher_bytes(run->config, *run->teacher->args, run->ranks.context());
+          // Rank 0 has two micro-batches in flight, each with the hidden states after two layers; or rank 1 has one,
+          // with those after three layers and those of the head.
+          const int64_t kept = 8 * 2 * 2 * 32 * model::test::kHidden;
+          EXPECT_GT(bytes, 0);
+          EXPECT_GE(forecast, bytes + kept);
+          EXPECT_LT(
+              forecast - kept, teacher_bytes(run->config, *run->teacher->args) - 8 * 4 * 32 * model::test::kHidden);
+        },
+        std::chrono::seconds(60));
+  }
 }
 
 TEST(Distillation, DoesNotDependOnTheMicrobatchSize) {
