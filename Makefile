@@ -41,7 +41,7 @@ help: ## Show this list
 	@echo "  ARGS=           goes to the program or to ctest: make train ARGS=--job.dump_folder=outputs/again"
 
 setup: ## Install system packages and LibTorch (into .venv); ARROW=1 adds Apache Arrow, to read Parquet
-	@script/setup.sh $(if $(filter asan tsan,$(PRESET)),sanitizers) $(if $(ARROW),arrow)
+	@script/setup.sh $(if $(filter asan tsan,$(PRESET)),sanitizers) $(if $(filter-out 0 OFF off no,$(ARROW)),arrow)
 
 # Again when setup has installed something new, such as Apache Arrow.
 configure: setup

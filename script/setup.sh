@@ -124,13 +124,12 @@ install_torch() {
   has_version cmake 3.22 || wanted+=(cmake)
   has_version ninja 1.10 || wanted+=(ninja)
 
-  # Once installed, it keeps to the version that is asked for.
-  if [ -n "$wants_arrow" ] || compgen -G '.venv/lib/python3*/site-packages/pyarrow' >/dev/null; then
-    wanted+=(-r script/requirements_arrow.txt)
-  fi
-
   # The stamp is written last, so the next run resumes a stopped or failed one.
   local stamp=.venv/.lehr-setup key
+  # Once installed here, pyarrow keeps to the version that is asked for; one that somebody else installed is left alone.
+  if [ -n "$wants_arrow" ] || grep -qs requirements_arrow "$stamp"; then
+    wanted+=(-r script/requirements_arrow.txt)
+  fi
   key="$(cksum script/requirements.txt) ${wanted[*]}"
   [[ $key != *arrow* ]] || key+=" $(cksum script/requirements_arrow.txt)"
   if [ -x .venv/bin/python ] && [ "$(cat "$stamp" 2>/dev/null)" = "$key" ]; then
