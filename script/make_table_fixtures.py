@@ -146,6 +146,13 @@ def hostile():
                    dictionary_pagesize_limit=1 << 20)
     pq.write_table(pa.table({"text": ["a"] * 12_345}), os.path.join(OUT, "many_rows.parquet"), write_statistics=False)
     write_arrow("twice.arrow", pa.table([["a"], ["b"]], names=["text", "text"]))
+    nulls = pa.list_(pa.list_(pa.null(), 50_000), 40_000)
+    write_arrow("nulls.arrow", pa.table({"text": pa.FixedSizeListArray.from_arrays(
+        pa.FixedSizeListArray.from_arrays(pa.nulls(40_000 * 50_000), 50_000), type=nulls)}))
+    # Views of one list that has no JSON: its keys are left out.
+    empty = pa.StructArray.from_arrays([pa.nulls(2_000)] * 200, [f"k{i}" for i in range(200)])
+    views = pa.ListViewArray.from_arrays(pa.array([0] * 2_000, pa.int32()), pa.array([2_000] * 2_000, pa.int32()), empty)
+    write_arrow("views.arrow", pa.table({"text": views}), rows=2_000)
 
 
 def main():

@@ -8,6 +8,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <stdexcept>
 #include <type_traits>
 
 namespace lehr::data {
@@ -29,6 +30,13 @@ bool is_json_text(const arrow::DataType& type) {
   return extension.extension_name() == kJsonType && holds_text(extension.storage_id());
 }
 
+/// Throws std::length_error unless `more` bytes fit.
+void require_room(const JsonLines& out, size_t more) {
+  if (more > out.most_bytes || out.text.size() > out.most_bytes - more || out.left_out > out.most_left_out) {
+    throw std::length_error("the JSON is too long");
+  }
+}
+
 /// Returns the bytes of a value of a type that holds_text().
 std::string_view text_of(const arrow::Array& array, int64_t i) {
   switch (array.type_id()) {
@@ -44,67 +52,71 @@ std::string_view text_of(const arrow::Array& array, int64_t i) {
 }
 
 template <class Array>
-void append_number(const arrow::Array& array, int64_t i, std::string& out) {
+void append_number(const arrow::Array& array, int64_t i, JsonLines& out) {
   const auto value = static_cast<const Array&>(array).Value(i);
   if constexpr (std::is_floating_point_v<decltype(value)>) {
     if (!std::isfinite(value)) {
-      out += "null";
+      out.text += "null";
       return;
     }
   }
   std::array<char, 32> digits;
   const auto result = std::to_chars(digits.data(), digits.data() + digits.size(), value);
-  out.append(digits.data(), result.ptr);
+  out.text.append(digits.data(), result.ptr);
 }
 
 template <class Array>
-void append_list(const arrow::Array& array, int64_t i, std::string& out) {
+void append_list(const arrow::Array& array, int64_t i, JsonLines& out) {
   const auto& list = static_cast<const Array&>(array);
   const auto begin = static_cast<int64_t>(list.value_offset(i));
   const auto length = static_cast<int64_t>(list.value_length(i));
-  out += '[';
+  out.text += '[';
   for (int64_t k = begin; k < begin + length; ++k) {
-    out += k > begin ? "," : "";
+    out.text += k > begin ? "," : "";
     append_json(*list.values(), k, out);
   }
-  out += ']';
+  out.text += ']';
 }
 
 /// Appends `"key":value` unless the value is null.
-void append_member(std::string_view key, const arrow::Array& values, int64_t i, std::string& out) {
+void append_member(std::string_view key, const arrow::Array& values, int64_t i, JsonLines& out) {
   if (values.IsNull(i)) {
+    ++out.left_out;
+    require_room(out, 0);
     return;
   }
-  out += out.back() == '{' ? "" : ",";
+  out.text += out.text.back() == '{' ? "" : ",";
   append_json(key, out);
-  out += ':';
+  out.text += ':';
   append_json(values, i, out);
 }
 
-void append_struct(const arrow::Array& array, int64_t i, std::string& out) {
+void append_struct(const arrow::Array& array, int64_t i, JsonLines& out) {
   const auto& object = static_cast<const arrow::StructArray&>(array);
-  out += '{';
+  out.text += '{';
   for (int k = 0; k < object.num_fields(); ++k) {
     append_member(object.type()->field(k)->name(), *object.field(k), i, out);
   }
-  out += '}';
+  out.text += '}';
 }
 
-void append_map(const arrow::Array& array, int64_t i, std::string& out) {
+void append_map(const arrow::Array& array, int64_t i, JsonLines& out) {
   const auto& map = static_cast<const arrow::MapArray&>(array);
   const auto& entries = static_cast<const arrow::StructArray&>(*map.values());
   const auto& keys = static_cast<const arrow::StringArray&>(*entries.field(0));
-  out += '{';
+  out.text += '{';
   for (int64_t k = map.value_offset(i); k < map.value_offset(i) + map.value_length(i); ++k) {
     append_member(keys.GetView(k), *entries.field(1), k, out);
   }
-  out += '}';
+  out.text += '}';
 }
 
 /// The text is JSON already; the line breaks in it are between its values.
-void append_json_text(const arrow::Array& array, int64_t i, std::string& out) {
-  for (const char c : text_of(*static_cast<const arrow::ExtensionArray&>(array).storage(), i)) {
-    out += c == '\n' ? ' ' : c;
+void append_json_text(const arrow::Array& array, int64_t i, JsonLines& out) {
+  const std::string_view text = text_of(*static_cast<const arrow::ExtensionArray&>(array).storage(), i);
+  require_room(out, text.size());
+  for (const char c : text) {
+    out.text += c == '\n' ? ' ' : c;
   }
 }
 
@@ -142,32 +154,35 @@ const arrow::DataType* without_json(const arrow::DataType& type) {
   }
 }
 
-void append_json(std::string_view text, std::string& out) {
+void append_json(std::string_view text, JsonLines& out) {
   static constexpr std::string_view kHex = "0123456789abcdef";
-  out += '"';
+  require_room(out, text.size());
+  out.text += '"';
   size_t begin = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
     if (c >= 0x20 && c != '"' && c != '\\') {
       continue;
     }
-    out.append(text, begin, i - begin);
+    require_room(out, text.size() - begin);
+    out.text.append(text, begin, i - begin);
     begin = i + 1;
     if (c == '\n') {
-      out += "\\n";
+      out.text += "\\n";
     } else if (c < 0x20) {
-      out += {'\\', 'u', '0', '0', kHex[c >> 4], kHex[c & 15]};
+      out.text += {'\\', 'u', '0', '0', kHex[c >> 4], kHex[c & 15]};
     } else {
-      out += {'\\', text[i]};
+      out.text += {'\\', text[i]};
     }
   }
-  out.append(text, begin);
-  out += '"';
+  out.text.append(text, begin);
+  out.text += '"';
 }
 
-void append_json(const arrow::Array& array, int64_t i, std::string& out) {
+void append_json(const arrow::Array& array, int64_t i, JsonLines& out) {
+  require_room(out, 0);
   if (array.IsNull(i)) {
-    out += "null";
+    out.text += "null";
     return;
   }
   switch (array.type_id()) {
@@ -179,7 +194,7 @@ void append_json(const arrow::Array& array, int64_t i, std::string& out) {
     case Type::BINARY_VIEW:
       return append_json(text_of(array, i), out);
     case Type::BOOL:
-      out += static_cast<const arrow::BooleanArray&>(array).Value(i) ? "true" : "false";
+      out.text += static_cast<const arrow::BooleanArray&>(array).Value(i) ? "true" : "false";
       return;
     case Type::INT8:
       return append_number<arrow::Int8Array>(array, i, out);

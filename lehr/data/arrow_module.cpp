@@ -6,9 +6,12 @@
 #include <arrow/memory_pool.h>
 #include <arrow/record_batch.h>
 
+#include <algorithm>
 #include <exception>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "lehr/data/arrow_batches.h"
 #include "lehr/data/arrow_json.h"
@@ -19,6 +22,14 @@ namespace {
 constexpr int64_t kMostBytes = int64_t{4} << 30;
 /// Lines are handed over in pieces of about this size.
 constexpr size_t kPieceBytes = size_t{1} << 20;
+/// As LineReader takes them.
+constexpr size_t kMostLineBytes = size_t{1} << 30;
+
+/// Returns empty lines with limits, beyond which Expansion refuses the table, too.
+lehr::data::JsonLines lines_of(int64_t file_bytes) {
+  const size_t most = (size_t{64} << 20) + 1000 * static_cast<size_t>(file_bytes);
+  return {.most_bytes = std::min(most, kMostLineBytes) + kPieceBytes, .most_left_out = most};
+}
 
 /// Returns the pool of all tables. It is never destroyed: Arrow's own threads may free the last buffers of a table
 /// after the table.
@@ -32,23 +43,20 @@ arrow::MemoryPool* limited_pool() {
 
 /// Converts batches to lines piece by piece.
 struct ArrowTable {
-  ArrowTable(int descriptor, bool parquet, const lehr::data::Columns& columns)
-      : batches(lehr::data::open_batches(
-            lehr::data::check(arrow::io::ReadableFile::Open(descriptor, limited_pool()), ""),
-            parquet,
-            columns,
-            limited_pool())) {}
+  ArrowTable(std::shared_ptr<arrow::io::ReadableFile> file, bool parquet, const lehr::data::Columns& columns)
+      : lines(lines_of(lehr::data::check(file->GetSize(), ""))),
+        batches(lehr::data::open_batches(std::move(file), parquet, columns, limited_pool())) {}
 
   void read() {
-    lines.clear();
-    while (lines.empty()) {
+    lines.text.clear();
+    while (lines.text.empty()) {
       if (batch == nullptr || row == batch->num_rows()) {
         next_batch();
         if (batch == nullptr) {
           return;
         }
       }
-      for (; row < batch->num_rows() && lines.size() < kPieceBytes; ++row) {
+      for (; row < batch->num_rows() && lines.text.size() < kPieceBytes; ++row, ++rows) {
         append_row();
       }
     }
@@ -69,20 +77,28 @@ struct ArrowTable {
   }
 
   void append_row() {
-    lines += '{';
-    for (int i = 0; i < batch->num_columns(); ++i) {
-      lines += i == 0 ? "" : ",";
-      lehr::data::append_json(batch->column_name(i), lines);
-      lines += ':';
-      lehr::data::append_json(*batch->column(i), row, lines);
+    try {
+      lines.text += '{';
+      for (int i = 0; i < batch->num_columns(); ++i) {
+        lines.text += i == 0 ? "" : ",";
+        lehr::data::append_json(batch->column_name(i), lines);
+        lines.text += ':';
+        lehr::data::append_json(*batch->column(i), row, lines);
+      }
+      lines.text += "}\n";
+    } catch (const std::length_error&) {
+      throw lehr::data::Problem(
+          batches->where() +
+          "expands to more than 1000 times the file's size, or to a line of more than 1 GiB, in row " +
+          std::to_string(rows + 1));
     }
-    lines += "}\n";
   }
 
+  lehr::data::JsonLines lines;
   std::unique_ptr<lehr::data::Batches> batches;
   std::shared_ptr<arrow::RecordBatch> batch;
-  int64_t row = 0;
-  std::string lines;
+  int64_t row = 0;   // in the batch
+  int64_t rows = 0;  // in the table
 };
 
 namespace {
@@ -111,7 +127,8 @@ extern "C" __attribute__((visibility("default"))) ArrowTable* lehr_arrow_open(
     for (int64_t i = 0; i < num_columns; ++i) {
       names.emplace_back(columns[i].name, columns[i].required);
     }
-    table = new ArrowTable(descriptor, parquet, names);
+    table = new ArrowTable(
+        lehr::data::check(arrow::io::ReadableFile::Open(descriptor, limited_pool()), ""), parquet, names);
   });
   return table;
 }
@@ -120,8 +137,8 @@ extern "C" __attribute__((visibility("default"))) bool lehr_arrow_read(
     ArrowTable* table, const char** lines, int64_t* size, const char** problem) {
   return without_problem(problem, [&] {
     table->read();
-    *lines = table->lines.data();
-    *size = static_cast<int64_t>(table->lines.size());
+    *lines = table->lines.text.data();
+    *size = static_cast<int64_t>(table->lines.text.size());
   });
 }
 

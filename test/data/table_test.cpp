@@ -314,6 +314,18 @@ TEST_F(HostileTable, BombsAreErrors) {
   EXPECT_EQ(texts_of({.path = fixture("many_rows.parquet")}).size(), 12'345u);
 }
 
+// Lists of nulls have no bytes, and views of one list have those of the list.
+TEST_F(HostileTable, AFewBytesAreNotAnyNumberOfValues) {
+  for (const char* name : {"nulls.arrow", "views.arrow"}) {
+    const auto file = fixture(name);
+    ASSERT_LT(std::filesystem::file_size(file), 64u << 10);
+    EXPECT_THAT(
+        usage_error_of([&] { lines_of(file, {.required = {"text"}}); }),
+        testing::MatchesRegex(".*s.arrow: record batch 0 expands to more than 1000 times .* in row [1-9].*"))
+        << name;
+  }
+}
+
 // The footer's numbers of rows, values and bytes, made huge one at a time.
 TEST_F(HostileTable, NumbersOfTheFooterAreNotBelieved) {
   const TemporaryFolder folder;
