@@ -134,6 +134,21 @@ std::vector<std::filesystem::path> matches_of(const std::filesystem::path& patte
   return matches;
 }
 
+/// Returns the files of what is at `path`, which is no pattern.
+std::vector<std::filesystem::path> files_at(const std::filesystem::path& path, TextKind kind) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  require(!error && std::filesystem::exists(status), "{}: no such file or folder", path.string());
+  if (std::filesystem::is_directory(status)) {
+    return files_of_folder(path, kind);
+  }
+  require(std::filesystem::is_regular_file(status), "{}: is neither a file nor a folder", path.string());
+  if (kind == TextKind::by_name) {
+    require_readable(path);
+  }
+  return {path};
+}
+
 }  // namespace
 
 bool has_rows(const std::filesystem::path& path, TextKind kind) {
@@ -146,30 +161,19 @@ bool is_there(const std::filesystem::path& path) {
 }
 
 std::vector<std::filesystem::path> list_files(const TextSource& source) {
-  const std::string name = source.path.string();
-  if (const auto matches = matches_of(source.path); !matches.empty()) {
-    std::vector<std::filesystem::path> files;
-    for (const auto& match : matches) {
-      if (is_description(match)) {
-        continue;
-      }
-      const auto found = list_files({.path = match, .kind = source.kind});
+  const auto matches = matches_of(source.path);
+  if (matches.empty()) {
+    return files_at(source.path, source.kind);
+  }
+  std::vector<std::filesystem::path> files;
+  for (const auto& match : matches) {
+    if (!is_description(match)) {
+      const auto found = files_at(match, source.kind);
       files.insert(files.end(), found.begin(), found.end());
     }
-    require(!files.empty(), "{}: matches descriptions of data only", name);
-    return files;
   }
-  std::error_code error;
-  const auto status = std::filesystem::status(source.path, error);
-  require(!error && std::filesystem::exists(status), "{}: no such file or folder", name);
-  if (std::filesystem::is_directory(status)) {
-    return files_of_folder(source.path, source.kind);
-  }
-  require(std::filesystem::is_regular_file(status), "{}: is neither a file nor a folder", name);
-  if (source.kind == TextKind::by_name) {
-    require_readable(source.path);
-  }
-  return {source.path};
+  require(!files.empty(), "{}: matches descriptions of data only", source.path.string());
+  return files;
 }
 
 }  // namespace lehr::data

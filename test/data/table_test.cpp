@@ -422,6 +422,16 @@ TEST(TableFolder, PatternsMatchFilesAndFolders) {
   EXPECT_TRUE(is_there(folder / "a-*") && !is_there(folder / "z-*"));
 }
 
+TEST(TableFolder, ALinkToNothingIsNoPattern) {
+  const TemporaryFolder folder;
+  for (const char* name : {"a*.txt", "b?.txt", "c[d].txt"}) {
+    std::filesystem::create_symlink("gone", folder / name);
+    EXPECT_THAT(
+        usage_error_of([&] { list_files({.path = folder / name}); }),
+        HasSubstr((folder / name).string() + ": no such file or folder"));
+  }
+}
+
 TEST(TableFolder, WithoutTheModuleTheRemedyIsNamed) {
   if (open_arrow().empty()) {
     GTEST_SKIP() << "this build reads tables";
