@@ -49,12 +49,7 @@ std::string_view split_word(std::string_view name) {
   return {};
 }
 
-}  // namespace
-
-bool is_description(const std::filesystem::path& file) {
-  return std::find(kDescriptions.begin(), kDescriptions.end(), file.filename().string()) != kDescriptions.end();
-}
-
+/// Returns the names of the tables that the state.json of a folder lists; nothing if it has none of save_to_disk.
 std::optional<std::set<std::string>> saved_tables(const std::filesystem::path& folder) {
   const auto state = folder / "state.json";
   if (!std::filesystem::exists(state)) {
@@ -82,6 +77,28 @@ std::optional<std::set<std::string>> saved_tables(const std::filesystem::path& f
     names.insert(name);
   }
   return names;
+}
+
+}  // namespace
+
+bool is_description(const std::filesystem::path& file) {
+  const std::string name = file.filename().string();
+  if (name.starts_with("cache-") && file.extension() == ".arrow") {
+    return true;
+  }
+  return std::find(kDescriptions.begin(), kDescriptions.end(), name) != kDescriptions.end();
+}
+
+bool SavedTables::leave_out(const std::filesystem::path& root, const std::filesystem::path& below) {
+  if (!is_table(below)) {
+    return false;
+  }
+  const auto folder = root / below.parent_path();
+  auto found = listed_.find(folder);
+  if (found == listed_.end()) {
+    found = listed_.emplace(folder, saved_tables(folder)).first;
+  }
+  return found->second && !found->second->contains(below.filename().string());
 }
 
 std::string split_of(const std::filesystem::path& below) {

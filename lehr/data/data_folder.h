@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -9,13 +10,21 @@
 
 namespace lehr::data {
 
-/// Returns whether the name is that of a description, which is not data: dataset_info.json, state.json, ...
+/// Returns whether the name is that of a description, which is not data: dataset_info.json, state.json, ...;
+/// or of a cache that map() of `datasets` leaves: cache-*.arrow.
 bool is_description(const std::filesystem::path& file);
 
-/// Returns the names of the tables that the state.json of a folder lists, as save_to_disk writes it; other tables in
-/// the folder are remains or caches. Nothing if there is no such file. Throws a usage error if a listed table is
-/// missing, or if the rows are a selection from the tables (save_to_disk of `datasets` before 2.0).
-std::optional<std::set<std::string>> saved_tables(const std::filesystem::path& folder);
+/// What the state.json of folders list, as save_to_disk writes it: other tables in such a folder are remains or caches.
+class SavedTables {
+ public:
+  /// Returns whether `root / below` is a table that the state.json beside it does not list. Throws a usage error if a
+  /// listed table is missing, if the rows are a selection from the tables (save_to_disk of `datasets` before 2.0), or
+  /// if state.json is a link out of `root` (path_beneath).
+  bool leave_out(const std::filesystem::path& root, const std::filesystem::path& below);
+
+ private:
+  std::map<std::filesystem::path, std::optional<std::set<std::string>>> listed_;  // by folder
+};
 
 /// Returns the split that the path of a table below its data set's folder names: "train" of
 /// data/train-00000-of-00003.parquet, train/data-00000-of-00001.arrow, default/train/0000.parquet and train.parquet.

@@ -1,9 +1,9 @@
 #include "lehr/data/text_source.h"
 
+#include <fmt/format.h>
 #include <glob.h>
 
 #include <algorithm>
-#include <optional>
 #include <set>
 
 #include "lehr/base/error.h"
@@ -29,7 +29,7 @@ bool is_jsonl(const std::filesystem::path& path) {
 bool fits(const std::filesystem::path& path, TextKind kind) {
   const std::string extension = inner_extension(path);
   const bool text = extension == ".txt" || extension == ".text";
-  const bool rows = (is_jsonl(path) && !is_description(path)) || is_table(path);
+  const bool rows = (is_jsonl(path) || is_table(path)) && !is_description(path);
   return (text && kind != TextKind::rows) || (rows && kind != TextKind::text);
 }
 
@@ -68,15 +68,13 @@ class FolderWalk {
     if (!seen_.insert(std::filesystem::canonical(folder)).second) {
       return;
     }
-    const auto saved = saved_tables(folder);
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
       const std::filesystem::path name = below / entry.path().filename();
       if (entry.path().filename().string().starts_with('.')) {
         continue;
       }
       const bool is_folder = entry.is_directory();
-      const bool unlisted = saved && is_table(name) && !saved->contains(name.filename().string());
-      if (!is_folder && (!fits(entry.path(), kind_) || unlisted)) {
+      if (!is_folder && (!fits(entry.path(), kind_) || saved_.leave_out(root_, name))) {
         continue;
       }
       if (entry.is_symlink()) {
@@ -94,25 +92,28 @@ class FolderWalk {
   const std::filesystem::path& root_;
   TextKind kind_;
   std::set<std::filesystem::path> seen_;
+  SavedTables saved_;
 };
 
+/// Returns the names of files of a kind, for messages.
+std::string endings_of(TextKind kind) {
+  const char* endings = kind == TextKind::rows   ? ".jsonl, .ndjson, .json"
+                        : kind == TextKind::text ? ".txt, .text"
+                                                 : ".txt, .text, .jsonl, .ndjson, .json";
+  return fmt::format(
+      "that ends in {} (optionally followed by .gz or .zst){}",
+      endings,
+      kind == TextKind::text ? "" : ", .parquet or .arrow");
+}
+
 std::vector<std::filesystem::path> files_of_folder(const std::filesystem::path& folder, TextKind kind) {
-  const std::string name = folder.string();
   std::vector<std::filesystem::path> files;
   try {
     FolderWalk(folder, kind).collect({}, files);
   } catch (const std::filesystem::filesystem_error& failure) {
-    fail("{}: the folder cannot be read: {}", name, failure.code().message());
+    fail("{}: the folder cannot be read: {}", folder.string(), failure.code().message());
   }
-  const char* endings = kind == TextKind::rows   ? ".jsonl, .ndjson, .json"
-                        : kind == TextKind::text ? ".txt, .text"
-                                                 : ".txt, .text, .jsonl, .ndjson, .json";
-  require(
-      !files.empty(),
-      "{}: the folder has no file that ends in {} (optionally followed by .gz or .zst){}",
-      name,
-      endings,
-      kind == TextKind::text ? "" : ", .parquet or .arrow");
+  require(!files.empty(), "{}: the folder has no file {}", folder.string(), endings_of(kind));
   std::sort(files.begin(), files.end());
   require_one_split(folder, files);
   return files;
@@ -165,14 +166,26 @@ std::vector<std::filesystem::path> list_files(const TextSource& source) {
   if (matches.empty()) {
     return files_at(source.path, source.kind);
   }
+  // Several matches are read like a folder, which has more than data; a single one is read whatever its name is.
   std::vector<std::filesystem::path> files;
+  SavedTables saved;
   for (const auto& match : matches) {
-    if (!is_description(match)) {
+    std::error_code unreadable;
+    const bool is_file = std::filesystem::is_regular_file(match, unreadable);
+    const bool is_data = matches.size() == 1 ? !is_description(match) : fits(match, source.kind);
+    if (!is_file || (is_data && !saved.leave_out(match.parent_path(), match.filename()))) {
       const auto found = files_at(match, source.kind);
       files.insert(files.end(), found.begin(), found.end());
     }
   }
-  require(!files.empty(), "{}: matches descriptions of data only", source.path.string());
+  if (files.empty() && source.kind == TextKind::by_name) {
+    std::for_each(matches.begin(), matches.end(), require_readable);
+  }
+  require(
+      !files.empty(),
+      "{}: matches descriptions and caches of data, or no file {}",
+      source.path.string(),
+      endings_of(source.kind));
   return files;
 }
 

@@ -375,7 +375,7 @@ TEST(TableFolder, DescriptionsAndCachesAreNotData) {
   write_file(folder / "state.json", "{\"_data_files\": [], \"_indices_data_files\": [{\"filename\": \"i.arrow\"}]}");
   EXPECT_THAT(usage_error_of([&] { list_files({.path = folder.path()}); }), HasSubstr("a selection from the tables"));
   write_file(folder / "state.json", "{\"other\": 1}");
-  EXPECT_THAT(list_files({.path = folder.path()}).size(), 2u) << "with the cache, as nothing says otherwise";
+  EXPECT_EQ(list_files({.path = folder.path()}).size(), 1u) << "without the cache, as its name says what it is";
 }
 
 TEST(TableFolder, NamesOfSplits) {
@@ -420,6 +420,24 @@ TEST(TableFolder, PatternsMatchFilesAndFolders) {
   EXPECT_EQ(names("x[1].txt"), "x[1].txt ") << "a file of that name is no pattern";
   EXPECT_THAT(usage_error_of([&] { names("z-*"); }), HasSubstr("z-*: no such file or folder"));
   EXPECT_TRUE(is_there(folder / "a-*") && !is_there(folder / "z-*"));
+}
+
+TEST(TableFolder, PatternsLeaveOutWhatFoldersDo) {
+  EXPECT_EQ(list_files({.path = fixture("hub/*/train*")}).size(), 2u);
+  EXPECT_EQ(list_files({.path = fixture("saved/train/*.arrow")}).size(), 2u) << "without the cache";
+  EXPECT_EQ(list_files({.path = fixture("saved/train/*")}).size(), 2u);
+  const TemporaryFolder folder;
+  for (const char* name : {"a.parquet", "README.md", "b.txt", "x.csv", "y.csv", "cache-1.arrow", "c-old.arrow"}) {
+    write_file(folder / name, "");
+  }
+  EXPECT_THAT(list_files({.path = folder / "[aR]*"}), ElementsAre(folder / "a.parquet"));
+  EXPECT_THAT(list_files({.path = folder / "R*"}), ElementsAre(folder / "README.md")) << "there is no other";
+  EXPECT_THAT(list_files({.path = folder / "*", .kind = TextKind::text}), ElementsAre(folder / "b.txt"));
+  EXPECT_THAT(
+      usage_error_of([&] { list_files({.path = folder / "*.csv"}); }), HasSubstr("x.csv: .csv files are tables"));
+  EXPECT_THAT(usage_error_of([&] { list_files({.path = folder / "cache*"}); }), HasSubstr("descriptions and caches"));
+  write_file(folder / "state.json", "{\"_data_files\": [{\"filename\": \"a.parquet\"}]}");
+  EXPECT_THAT(list_files({.path = folder / "*", .kind = TextKind::rows}), ElementsAre(folder / "a.parquet"));
 }
 
 TEST(TableFolder, ALinkToNothingIsNoPattern) {
