@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "lehr/base/error.h"
+#include "lehr/base/open_file.h"
 #include "lehr/config/json.h"
 #include "lehr/data/rows.h"
 
@@ -50,13 +51,16 @@ std::string_view split_word(std::string_view name) {
 }
 
 /// Returns the names of the tables that the state.json of a folder lists; nothing if it has none of save_to_disk.
-std::optional<std::set<std::string>> saved_tables(const std::filesystem::path& folder) {
+std::optional<std::set<std::string>> saved_tables(
+    const std::filesystem::path& root, const std::filesystem::path& below) {
+  const auto folder = root / below;
   const auto state = folder / "state.json";
-  if (!std::filesystem::exists(state)) {
+  std::error_code unreadable;
+  if (!std::filesystem::exists(state, unreadable)) {
     return std::nullopt;
   }
-  const Node described = parse_json_file(state);
-  const Node* const listed = described.find("_data_files");
+  const Node described = parse_json_file(path_beneath(root, below / "state.json"));
+  const Node* const listed = described.is_table() ? described.find("_data_files") : nullptr;
   if (listed == nullptr) {
     return std::nullopt;  // some other state
   }
@@ -70,7 +74,7 @@ std::optional<std::set<std::string>> saved_tables(const std::filesystem::path& f
   for (const Node& file : listed->items()) {
     const std::string& name = file.at("filename").as_string();
     require(
-        std::filesystem::path(name).filename() == name && std::filesystem::exists(folder / name),
+        std::filesystem::path(name).filename() == name && std::filesystem::exists(folder / name, unreadable),
         "{}: lists {}, which is not in the folder",
         state.string(),
         name);
@@ -96,7 +100,7 @@ bool SavedTables::leave_out(const std::filesystem::path& root, const std::filesy
   const auto folder = root / below.parent_path();
   auto found = listed_.find(folder);
   if (found == listed_.end()) {
-    found = listed_.emplace(folder, saved_tables(folder)).first;
+    found = listed_.emplace(folder, saved_tables(root, below.parent_path())).first;
   }
   return found->second && !found->second->contains(below.filename().string());
 }

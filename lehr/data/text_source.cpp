@@ -172,8 +172,9 @@ std::vector<std::filesystem::path> list_files(const TextSource& source) {
   for (const auto& match : matches) {
     std::error_code unreadable;
     const bool is_file = std::filesystem::is_regular_file(match, unreadable);
+    const auto folder = match.has_parent_path() ? match.parent_path() : std::filesystem::path(".");
     const bool is_data = matches.size() == 1 ? !is_description(match) : fits(match, source.kind);
-    if (!is_file || (is_data && !saved.leave_out(match.parent_path(), match.filename()))) {
+    if (!is_file || (is_data && !saved.leave_out(folder, match.filename()))) {
       const auto found = files_at(match, source.kind);
       files.insert(files.end(), found.begin(), found.end());
     }

@@ -422,6 +422,29 @@ TEST(TableFolder, PatternsMatchFilesAndFolders) {
   EXPECT_TRUE(is_there(folder / "a-*") && !is_there(folder / "z-*"));
 }
 
+TEST(TableFolder, TheStateOfAnotherProgramIsNone) {
+  const TemporaryFolder outside, folder;
+  write_file(folder / "a.txt", "a");
+  for (const char* content : {"[1]", "7", "{\"other\": 1}", "damaged"}) {
+    write_file(folder / "state.json", content);
+    EXPECT_EQ(list_files({.path = folder.path(), .kind = TextKind::text}).size(), 1u) << content;
+    EXPECT_EQ(list_files({.path = folder.path()}).size(), 1u) << content;
+  }
+  write_file(folder / "b.arrow", "");
+  EXPECT_THAT(usage_error_of([&] { list_files({.path = folder.path()}); }), HasSubstr("state.json"));
+  EXPECT_EQ(list_files({.path = folder.path(), .kind = TextKind::text}).size(), 1u);
+  write_file(folder / "state.json", "[1]");
+  EXPECT_EQ(list_files({.path = folder.path()}).size(), 2u);
+  write_file(outside / "secret.json", "{}");
+  std::filesystem::remove(folder / "state.json");
+  std::filesystem::create_symlink(outside / "secret.json", folder / "state.json");
+  for (const auto& path : {folder.path(), folder / "*"}) {
+    EXPECT_THAT(
+        usage_error_of([&] { list_files({.path = path}); }), HasSubstr("state.json: is a link out of its folder"));
+  }
+  EXPECT_EQ(list_files({.path = folder.path(), .kind = TextKind::text}).size(), 1u);
+}
+
 TEST(TableFolder, PatternsLeaveOutWhatFoldersDo) {
   EXPECT_EQ(list_files({.path = fixture("hub/*/train*")}).size(), 2u);
   EXPECT_EQ(list_files({.path = fixture("saved/train/*.arrow")}).size(), 2u) << "without the cache";
