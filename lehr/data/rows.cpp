@@ -39,7 +39,11 @@ Module open_module() {
   // Local, so that the symbols of Apache Arrow and of the libraries in it stay apart from LibTorch's.
   void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    return {.problem = fmt::format("{}; 'pip install \"lehr[arrow]\"' installs what the module needs", dlerror())};
+    return {
+        .problem = fmt::format(
+            "{}; 'pip install \"lehr[arrow]\"' installs what the wheel's module needs, 'make build ARROW=1' what that of a "
+            "clone needs",
+            dlerror())};
   }
   return {
       .open = function_of<ArrowOpen>(handle, "lehr_arrow_open"),

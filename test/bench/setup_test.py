@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of script/setup.sh and of ARROW in the Makefile: when Apache Arrow is installed. pip is replaced."""
+"""Tests when Apache Arrow is installed (script/setup.sh, with pip replaced; the Makefile) and built (LehrArrow.cmake)."""
 import os, shutil, subprocess, tempfile, unittest
 from pathlib import Path
 
@@ -56,6 +56,20 @@ class Setup(unittest.TestCase):
         for value, wanted in (("", False), ("0", False), ("OFF", False), ("1", True), ("ON", True)):
             shown = subprocess.run(["make", "-n", "setup", f"ARROW={value}"], cwd=ROOT, capture_output=True, text=True)
             self.assertEqual(" arrow" in shown.stdout, wanted, (value, shown))
+
+    def test_a_module_of_an_earlier_configuration_is_removed(self):
+        modules = [self.root / name for name in ("liblehr_arrow.so", "wheel/liblehr_arrow.so")]
+        for options in (["-DLEHR_ARROW=OFF"],
+                        ["-DLEHR_ARROW=AUTO", f"-DLEHR_ARROW_DIR={self.root}/none", "-DCMAKE_DISABLE_FIND_PACKAGE_Arrow=ON",
+                         "-DCMAKE_DISABLE_FIND_PACKAGE_Parquet=ON"]):
+            for module in modules:
+                module.parent.mkdir(exist_ok=True)
+                module.touch()
+            done = subprocess.run(
+                ["cmake", f"-DPROJECT_BINARY_DIR={self.root}", *options, "-P", ROOT / "cmake/LehrArrow.cmake"],
+                capture_output=True, text=True)
+            self.assertIn("Apache Arrow: not built", done.stdout, done)
+            self.assertEqual([module.exists() for module in modules], [False, False], options)
 
 
 unittest.main()
