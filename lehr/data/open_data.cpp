@@ -142,14 +142,24 @@ bool names_token_file(const DatasetConfig& dataset) {
          (dataset.kind == DatasetKind::by_name && std::filesystem::path(dataset.path).extension() == ".tokens");
 }
 
+void require_there(const DatasetConfig& dataset, const std::string& key) {
+  require(is_there(dataset.path), "{}: {}: no such file or folder", key, dataset.path);
+  std::error_code unreadable;
+  require(
+      !names_token_file(dataset) || std::filesystem::exists(dataset.path, unreadable),
+      "{}: {}: is a pattern, but token files are named one by one, each in its own [[data.datasets]]",
+      key,
+      dataset.path);
+}
+
 // Checked before a long tokenization would be wasted.
 void require_files(const DataConfig& config) {
   for (size_t i = 0; i < config.datasets.size(); ++i) {
-    const std::string& path = config.datasets[i].path;
-    require(is_there(path), "data.datasets.{}.path: {}: no such file or folder", i, path);
+    require_there(config.datasets[i], fmt::format("data.datasets.{}.path", i));
   }
-  const std::string& held_out = config.validation_path;
-  require(held_out.empty() || is_there(held_out), "data.validation_path: {}: no such file or folder", held_out);
+  if (!config.validation_path.empty()) {
+    require_there({.path = config.validation_path}, "data.validation_path");
+  }
 }
 
 }  // namespace

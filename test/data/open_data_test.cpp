@@ -162,6 +162,29 @@ TEST(OpenData, ATokenFileOfAnotherTokenizerIsAnError) {
       HasSubstr("a.tokens: was created with another tokenizer"));
 }
 
+TEST(OpenData, APatternOfTokenFilesIsRefused) {
+  const TemporaryFolder folder;
+  for (const char* name : {"a.tokens", "b.tokens"}) {
+    TokenFileWriter writer(folder / name, 257);
+    writer.append(std::vector<int32_t>(100, 7));
+    writer.finish();
+  }
+  const auto error_for = [&](const DataConfig& config) {
+    return usage_error_of([&] { open_data(config, BytesForTests(), {.seq_len = 8, .vocab_size = 257}); });
+  };
+  DataConfig config = config_of((folder / "*.tokens").string());
+  EXPECT_THAT(
+      error_for(config),
+      testing::AllOf(
+          HasSubstr("data.datasets.0.path: "), HasSubstr("*.tokens: is a pattern, but token files are named")));
+  config.datasets[0] = {.path = (folder / "[ab]*").string(), .kind = DatasetKind::tokens};
+  EXPECT_THAT(error_for(config), HasSubstr("is a pattern"));
+  config = config_of((folder / "a.tokens").string());
+  EXPECT_EQ(error_for(config), "");
+  config.validation_path = (folder / "b*.tokens").string();
+  EXPECT_THAT(error_for(config), HasSubstr("data.validation_path: "));
+}
+
 TEST(OpenData, ClassificationOpensItsTwoFiles) {
   DataConfig config = config_of(repository("test/data/data/sst2_sample.txt").string());
   config.datasets.front().kind = DatasetKind::classification;
