@@ -90,6 +90,13 @@ def chat():
     as_json.to_parquet(os.path.join(OUT, "chat_json.parquet"))
     as_json.save_to_disk(os.path.join(OUT, "chat_json"))
 
+    ask, reply = {"role": "user", "content": "1+2.5?"}, {"role": "tool", "content": "3.5"}
+    rows = [{"messages": [ask, {"role": "assistant", "content": None, "tool_calls": [call]}, reply]},
+            {"messages": [ask, {"role": "assistant", "tool_calls": [call]}, reply]},
+            {"messages": [ask, {"role": "assistant", "content": "", "tool_calls": [call]}, reply]}]
+    write_lines("calls.jsonl", rows)
+    pq.write_table(pa.Table.from_pylist(rows), os.path.join(OUT, "calls.parquet"))
+
     rows = [{"ask": "Say a", "more": None, "reply": "a"}, {"ask": "Add", "more": "1 2", "reply": "3"}]
     write_lines("question.jsonl", rows)
     pq.write_table(pa.Table.from_pylist(rows), os.path.join(OUT, "question.parquet"))

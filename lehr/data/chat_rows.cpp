@@ -177,6 +177,20 @@ std::string text_of(const ChatJson& row, const std::string& key, const char* nam
   return row[key].get<std::string>();
 }
 
+/// Gives messages that only call tools the content null, which a table cannot tell from no content: templates ask
+/// whether it is none.
+void set_content(ChatJson& messages) {
+  if (!messages.is_array()) {
+    return;
+  }
+  for (ChatJson& message : messages) {
+    if (message.is_object() && message.contains("tool_calls") && !message["tool_calls"].is_null() &&
+        !message.contains("content")) {
+      message["content"] = nullptr;
+    }
+  }
+}
+
 ChatJson parse(const std::string& text) {
   require_json_shape(text, "the row");
   try {
@@ -206,6 +220,7 @@ ChatJson conversation_of(const ChatRow& row, const DatasetConfig& columns) {
         "a question and its answer",
         columns.messages_key);
     conversation["messages"] = std::move(object[columns.messages_key]);
+    set_content(conversation["messages"]);
     return conversation;
   }
   std::string prompt = text_of(object, columns.prompt_key, "prompt_key");

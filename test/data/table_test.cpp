@@ -172,6 +172,29 @@ TEST_F(Table, ConversationsAreThoseOfTheJsonLines) {
   EXPECT_EQ(conversations(columns), answers);
 }
 
+// Templates ask whether the content of a message that only calls tools is none.
+TEST_F(Table, ContentThatIsNullOrAbsentIsNone) {
+  const ChatTemplate chat_template(
+      "{% for m in messages %}{{ m.role }}={{ 'none' if m['content'] is none else m['content'] }}"
+      "{{ '+call' if m.tool_calls }} {% endfor %}",
+      "t.jinja");
+  for (const char* name : {"calls.jsonl", "calls.parquet"}) {
+    const DatasetConfig columns{.path = fixture(name).string()};
+    ChatRowReader reader(columns);
+    std::vector<std::string> texts;
+    while (const auto row = reader.next()) {
+      texts.push_back(chat_template.render(conversation_of(*row, columns)["messages"]).text);
+    }
+    EXPECT_THAT(
+        texts,
+        ElementsAre(
+            "user=1+2.5? assistant=none+call tool=3.5 ",
+            "user=1+2.5? assistant=none+call tool=3.5 ",
+            "user=1+2.5? assistant=+call tool=3.5 "))
+        << name;
+  }
+}
+
 TEST_F(Table, LabelsAreThoseOfTheJsonLines) {
   const auto open = [](const std::filesystem::path& path) {
     return ClassificationDataset(path, BytesForTests(), {.max_length = 64, .text_key = "sentence"});
