@@ -14,9 +14,9 @@ enum class TextKind {
   rows,  ///< JSON lines, or tables by their extension.
 };
 
-/// A file; or a folder, of which all files with a matching name are read recursively in the order of their paths, but
-/// names that start with a dot and the descriptions that Hugging Face stores with its data; or a pattern of a shell
-/// (* ? [...]), whose matches are read in the same order.
+/// A file; or a folder, of which all files with a matching name are read recursively in the order of paths, but no
+/// names with a dot in front, nor descriptions and caches of Hugging Face's data; or a pattern of a shell (* ? [...]):
+/// several matches are read as a folder of them would be; a single one, but a description, as if it were named.
 struct TextSource {
   std::filesystem::path path{};
   TextKind kind = TextKind::by_name;
