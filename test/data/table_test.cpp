@@ -389,6 +389,8 @@ TEST(TableFolder, DescriptionsAndCachesAreNotData) {
       ElementsAre(fixture("saved/train/data-00000-of-00002.arrow"), fixture("saved/train/data-00001-of-00002.arrow")));
   const TemporaryFolder folder;
   std::filesystem::copy(fixture("saved/train"), folder.path(), std::filesystem::copy_options::recursive);
+  std::filesystem::copy_file(folder / "data-00001-of-00002.arrow", folder / "tmp-1.arrow");
+  EXPECT_EQ(list_files({.path = folder.path()}).size(), 2u) << "without a table that state.json does not list";
   std::filesystem::remove(folder / "data-00001-of-00002.arrow");
   EXPECT_THAT(
       usage_error_of([&] { list_files({.path = folder.path()}); }),
@@ -398,7 +400,7 @@ TEST(TableFolder, DescriptionsAndCachesAreNotData) {
   write_file(folder / "state.json", "{\"_data_files\": [], \"_indices_data_files\": [{\"filename\": \"i.arrow\"}]}");
   EXPECT_THAT(usage_error_of([&] { list_files({.path = folder.path()}); }), HasSubstr("a selection from the tables"));
   write_file(folder / "state.json", "{\"other\": 1}");
-  EXPECT_EQ(list_files({.path = folder.path()}).size(), 1u) << "without the cache, as its name says what it is";
+  EXPECT_EQ(list_files({.path = folder.path()}).size(), 2u) << "without the cache, as its name says what it is";
 }
 
 TEST(TableFolder, NamesOfSplits) {

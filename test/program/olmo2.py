@@ -68,8 +68,10 @@ holds("score scores every kind", set(facts["formulas"]) == {"ffn_channels", "kv_
 child = work / "child"
 run("prune", "--model", model, "--scores", work / "scores", "--ffn-width", "80", "--kv-heads", "1", "--drop-attention",
     "1", "--subblocks", "--output", child)
+# After 30 steps, a smaller model is not always worse.
+smaller = json.loads(run("eval", out / "config.toml", "--model", child))["loss"]
 holds("prune makes a smaller model that runs",
-      json.loads(run("eval", out / "config.toml", "--model", child))["loss"] > before
+      0 < smaller < 6 and smaller != before and "1 KV head" in run("inspect", child)
       and (child / "subblocks_safetensors/block_0_ffn.safetensors").exists())
 swap = work / "swap.json"
 swap.write_text(json.dumps([{"layer": 1, "attention": {"no_op": True}},
