@@ -209,8 +209,8 @@ void print_report(const prune::PruneReport& report, const std::optional<descript
     const auto bytes = [](int64_t value) { return human_bytes(static_cast<double>(value)); };
     print_change(
         "parameters", then.num_parameters, now.num_parameters, number(then.num_parameters), number(now.num_parameters));
-    const auto print_bytes = [&](const char* what, int64_t before, int64_t after) {
-      print_change(what, before, after, bytes(before), bytes(after));
+    const auto print_bytes = [&](const char* what, int64_t of_parent, int64_t of_child) {
+      print_change(what, of_parent, of_child, bytes(of_parent), bytes(of_child));
     };
     print_bytes("KV cache per token", per_token(report.before), per_token(report.after));
     print_bytes("states per sequence", per_sequence(report.before), per_sequence(report.after));
