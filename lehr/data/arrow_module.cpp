@@ -15,6 +15,7 @@
 
 #include "lehr/data/arrow_batches.h"
 #include "lehr/data/arrow_json.h"
+#include "lehr/data/limits.h"
 
 namespace {
 
@@ -22,13 +23,11 @@ namespace {
 constexpr int64_t kMostBytes = int64_t{4} << 30;
 /// Lines are handed over in pieces of about this size.
 constexpr size_t kPieceBytes = size_t{1} << 20;
-/// As LineReader takes them.
-constexpr size_t kMostLineBytes = size_t{1} << 30;
 
 /// Returns empty lines with limits, beyond which Expansion refuses the table, too.
 lehr::data::JsonLines lines_of(int64_t file_bytes) {
-  const size_t most = (size_t{64} << 20) + 1000 * static_cast<size_t>(file_bytes);
-  return {.most_bytes = std::min(most, kMostLineBytes) + kPieceBytes, .most_left_out = most};
+  const auto most = static_cast<size_t>(lehr::data::most_expanded_bytes(file_bytes));
+  return {.most_bytes = std::min(most, lehr::data::kMaxLineBytes) + kPieceBytes, .most_left_out = most};
 }
 
 /// Returns the pool of all tables. It is never destroyed: Arrow's own threads may free the last buffers of a table

@@ -13,12 +13,12 @@
 #include "lehr/base/error.h"
 #include "lehr/base/open_file.h"
 #include "lehr/data/expansion.h"
+#include "lehr/data/limits.h"
 
 namespace lehr::data {
 namespace {
 
 constexpr size_t kBlockBytes = size_t{1} << 18;
-constexpr size_t kMaxLineBytes = size_t{1} << 30;
 
 class PlainSource : public ByteSource {
  public:

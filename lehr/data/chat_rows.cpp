@@ -160,9 +160,7 @@ std::optional<ChatRow> ChatRowReader::next() {
       }
     }
     if (auto row = file_->next()) {
-      if (row->text.find("\\u") != std::string::npos) {
-        lone_surrogates_.replace(row->text, row->file, row->line);
-      }
+      lone_surrogates_.replace(row->text, row->file, row->line);
       return row;
     }
     file_ = nullptr;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/data/limits.h"
 
 namespace lehr::data {
 
@@ -13,22 +14,19 @@ namespace lehr::data {
 /// ("bomb").
 class Expansion {
  public:
-  Expansion(std::string name, int64_t compressed)
-      : name_(std::move(name)), most_(kFreeBytes + kMaxRatio * compressed) {}
+  Expansion(std::string name, int64_t compressed) : name_(std::move(name)), most_(most_expanded_bytes(compressed)) {}
 
-  /// Throws a usage error that names the file if the sum is more than 64 MiB plus a thousand times its size.
+  /// Throws a usage error that names the file if the sum is more than most_expanded_bytes().
   void add(int64_t bytes) {
     bytes_ += bytes;
     require(
         bytes_ <= most_,
         "{}: expands to more than {} times its size; if that is intended, store it uncompressed",
         name_,
-        kMaxRatio);
+        kMaxExpansion);
   }
 
  private:
-  // Text is seldom compressed to less than a hundredth, zeros to less than a thousandth.
-  static constexpr int64_t kFreeBytes = int64_t{64} << 20, kMaxRatio = 1000;
   std::string name_;
   int64_t most_;
   int64_t bytes_ = 0;
