@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include "lehr/base/error.h"
+
 namespace lehr {
 
 std::filesystem::path own_folder() {
@@ -23,6 +25,12 @@ std::filesystem::path own_file(const std::string& name) {
     }
   }
   return {};
+}
+
+void* address_in(void* module, const std::string& file, const char* name) {
+  void* const address = dlsym(module, name);
+  require(address != nullptr, "{}: has no function {}; build it together with the program", file, name);
+  return address;
 }
 
 }  // namespace lehr

@@ -23,16 +23,10 @@ struct Module {
   ArrowClose* close = nullptr;
 };
 
-/// Returns the function `name` of the module; throws a usage error if it has none.
-template <class Function>
-Function* function_of(void* handle, const char* name) {
-  void* const address = dlsym(handle, name);
-  require(address != nullptr, "liblehr_arrow.so: has no function {}; build it together with the program", name);
-  return reinterpret_cast<Function*>(address);
-}
+constexpr const char* kFile = "liblehr_arrow.so";
 
 Module open_module() {
-  const auto file = own_file("liblehr_arrow.so");
+  const auto file = own_file(kFile);
   if (file.empty()) {
     return {.problem = "this build of Lehr has no liblehr_arrow.so; in a clone, 'make build ARROW=1' builds it"};
   }
@@ -46,9 +40,9 @@ Module open_module() {
             dlerror())};
   }
   return {
-      .open = function_of<ArrowOpen>(handle, "lehr_arrow_open"),
-      .read = function_of<ArrowRead>(handle, "lehr_arrow_read"),
-      .close = function_of<ArrowClose>(handle, "lehr_arrow_close")};
+      .open = function_of<ArrowOpen>(handle, kFile, "lehr_arrow_open"),
+      .read = function_of<ArrowRead>(handle, kFile, "lehr_arrow_read"),
+      .close = function_of<ArrowClose>(handle, kFile, "lehr_arrow_close")};
 }
 
 const Module& module() {

@@ -53,16 +53,14 @@ const Module& module() {
 }
 
 template <class Function>
-Function* function_of(const char* name) {
+Function* function_of_module(const char* name) {
   require(module().handle != nullptr, "training.device: {}", module().problem);
-  void* const address = dlsym(module().handle, name);
-  require(address != nullptr, "liblehr_nccl.so: has no function {}; build it together with the program", name);
-  return reinterpret_cast<Function*>(address);
+  return function_of<Function>(module().handle, "liblehr_nccl.so", name);
 }
 
 // Connects by NCCL on `device`, which has an index.
 ConnectDevices nccl(at::Device device, std::chrono::milliseconds timeout) {
-  auto* const connect = function_of<NcclConnect>("lehr_nccl_connect");
+  auto* const connect = function_of_module<NcclConnect>("lehr_nccl_connect");
   return [connect, device, timeout](const DeviceGroup& group) {
     return c10::intrusive_ptr<c10d::Backend>::reclaim(connect(
         group.store.get(),
@@ -186,12 +184,12 @@ std::string open_nccl() {
 }
 
 std::string nccl_device_name(int64_t device) {
-  return function_of<NcclDeviceName>("lehr_nccl_device_name")(static_cast<int>(device));
+  return function_of_module<NcclDeviceName>("lehr_nccl_device_name")(static_cast<int>(device));
 }
 
 std::unique_ptr<Transport> nccl_transport(const RankEnvironment& environment, NcclOptions options) {
   if (!options.device.has_index()) {
-    const int visible = function_of<NcclDeviceCount>("lehr_nccl_device_count")();
+    const int visible = function_of_module<NcclDeviceCount>("lehr_nccl_device_count")();
     const GpuNumber gpu = gpu_of_rank(environment.local_rank, environment.local_world_size, visible);
     require(gpu.problem.empty(), "training.device: {}", gpu.problem);
     options.device.set_index(static_cast<c10::DeviceIndex>(gpu.number));

@@ -58,13 +58,6 @@ const Table* table_for(at::DeviceType device) {
   return device == at::kCUDA ? opened.load(std::memory_order_acquire) : nullptr;
 }
 
-template <class Function>
-Function* function_of(void* module, const std::string& file, const char* name) {
-  void* const function = dlsym(module, name);
-  require(function != nullptr, "{}: there is no function {}; build the module together with the program", file, name);
-  return reinterpret_cast<Function*>(function);
-}
-
 std::string open_module(const std::string& file) {
   void* const module = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr) {
