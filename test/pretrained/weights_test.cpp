@@ -9,12 +9,14 @@
 #include "lehr/pretrained/model_folder.h"
 #include "lehr/state/safetensors_writer.h"
 #include "lehr/state/weights.h"
+#include "test/base/any_error.h"
 #include "test/train/support.h"
 
 namespace lehr::pretrained {
 namespace {
 
 namespace fs = std::filesystem;
+using any_error::error_of;
 using descriptor::ExpertLayout;
 using ::testing::AllOf;
 using ::testing::Contains;
@@ -25,17 +27,6 @@ using train::testing::families;
 using train::testing::Folder;
 
 const fs::path kReferences = fs::path(LEHR_SOURCE_DIR) / "test/data/reference";
-
-template <class Action>
-std::string error_of(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "expected an error";
-  return "";
-}
 
 // A folder with the weights of a reference, changed by `change`.
 template <class Change>

@@ -1,6 +1,11 @@
 """Shared code of the tests: tiny runs in temporary folders, and decoders written out in PyTorch."""
 import math
+import os
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -49,6 +54,18 @@ class WithFolder(unittest.TestCase):
         place = tempfile.TemporaryDirectory(prefix="lehr-python-")
         self.addCleanup(place.cleanup)
         self.folder = Path(place.name)
+
+    def interrupted(self, code, folder):
+        """Runs this code, in which sys.argv[1] is the folder and tiny_run is known, until it prints a line. Then sends
+        Ctrl-C. Returns the exit code, the rest of the output, and the seconds until the end."""
+        code = "import lehr, sys\nsys.path.insert(0, sys.argv[2])\nfrom support import tiny_run\n" + code
+        child = subprocess.Popen([sys.executable, "-c", code, folder, os.path.dirname(__file__)],
+                                 stdout=subprocess.PIPE, text=True)
+        child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        output = child.communicate(timeout=60)[0]
+        return child.returncode, output, time.monotonic() - began
 
 
 def _frequencies(config):

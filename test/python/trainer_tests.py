@@ -241,17 +241,12 @@ class Trainers(WithFolder):
         self.assertGreater(inside, 3, f"in {end - start:.3f} s")
 
     def test_ctrl_c_saves_and_raises(self):
-        code = ("import lehr, signal, sys\nsys.path.insert(0, sys.argv[2])\nfrom support import tiny_run\n"
-                "changes = {'training.steps': 100000, 'checkpoint.interval': 100000}\n"
+        code = ("changes = {'training.steps': 100000, 'checkpoint.interval': 100000}\n"
                 "trainer = lehr.Trainer(tiny_run(sys.argv[1]), changes)\n"
                 "trainer.on_step_end(lambda step: print(step.step, flush=True))\n"
                 "try:\n    trainer.run()\nexcept KeyboardInterrupt:\n    print('interrupted', trainer.completed_steps)\n")
-        child = subprocess.Popen([sys.executable, "-c", code, self.folder / "out", os.path.dirname(__file__)],
-                                 stdout=subprocess.PIPE, text=True)
-        child.stdout.readline()  # it trains
-        child.send_signal(signal.SIGINT)
-        output = child.communicate(timeout=60)[0]
-        self.assertEqual(child.returncode, 0)
+        exit_code, output, _ = self.interrupted(code, self.folder / "out")
+        self.assertEqual(exit_code, 0)
         step = int(output.split("interrupted ")[1])
         self.assertTrue((self.folder / f"out/checkpoints/step-{step}/model.safetensors").exists(), step)
 

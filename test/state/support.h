@@ -14,6 +14,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/torch.h"
+#include "test/base/any_error.h"
 
 namespace lehr::state {
 namespace fs = std::filesystem;
@@ -62,17 +63,7 @@ inline std::string safetensors_bytes(const std::string& json, const std::string&
   return bytes + json + data;
 }
 
-/// The message of the lehr::Error that `action` throws; a failure if it throws none.
-template <class Action>
-std::string error_of(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "expected an error";
-  return "";
-}
+using any_error::error_of;
 
 /// Equal in dtype, shape and every bit (NaN equals itself, and 0 differs from -0).
 inline bool bit_equal(const at::Tensor& a, const at::Tensor& b) {

@@ -5,12 +5,14 @@
 
 #include "lehr/config/json.h"
 #include "lehr/state/safetensors_writer.h"
+#include "test/base/any_error.h"
 #include "test/train/mesh_support.h"
 
 namespace lehr::train {
 namespace {
 
 namespace fs = std::filesystem;
+using any_error::error_of;
 using ::testing::AllOf;
 using testing::checkpoint;
 using ::testing::ElementsAre;
@@ -27,17 +29,6 @@ using testing::train;
 
 std::string quoted(const fs::path& path) {
   return "\"" + path.string() + "\"";
-}
-
-template <class Action>
-std::string error_of(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "expected an error";
-  return "";
 }
 
 std::vector<double> curve(const TrainConfig& config, const std::string& key) {

@@ -11,6 +11,7 @@
 #include "lehr/base/file.h"
 #include "lehr/pretrained/weights.h"
 #include "lehr/state/safetensors_writer.h"
+#include "test/base/any_error.h"
 #include "test/model/heterogeneous.h"
 #include "test/train/support.h"
 
@@ -34,16 +35,6 @@ inline void write_model(
       pretrained::stored_tensors(*built, args->state_map(descriptor::ExpertLayout::per_expert)));
 }
 
-/// The message of the error that `action` throws.
-template <class Action>
-std::string error_of(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "expected an error";
-  return "";
-}
+using any_error::error_of;
 
 }  // namespace lehr::train::testing
