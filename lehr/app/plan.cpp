@@ -112,19 +112,11 @@ std::vector<std::pair<std::string, std::string>> take(
 
 plan::PeerDesign peer_design(
     const std::string& file, const std::vector<std::pair<std::string, std::string>>& overrides) {
-  ConfigSources sources{.file = {}, .overrides = overrides};
+  ConfigSources sources{.file = {}, .overrides = overrides, .option = "peer"};
   if (!file.empty()) {
     sources.file = file;
   }
-  Node node = merge_sources(sources);
-  for (const auto& [key, text] : overrides) {
-    if (Node* const value = node.find(key); value != nullptr) {
-      value->set_origin({.file = "command line: --peer"});
-    }
-  }
-  plan::PeerDesign design;
-  load_object(ConfigObject::of(design), node, "peer");
-  return design;
+  return load_config<plan::PeerDesign>(sources);
 }
 
 plan::Machine this_cpu(const std::vector<std::pair<std::string, std::string>>& overrides) {

@@ -86,7 +86,11 @@ void set_dotted(Node& root, const std::string& key, Node value) {
 Node merge_sources(const ConfigSources& sources) {
   Node root = sources.file ? parse_toml(read_file(*sources.file), sources.file->string()) : Node::make_table();
   for (const auto& [key, text] : sources.overrides) {
-    set_dotted(root, key, parse_override(key, text));
+    Node value = parse_override(key, text);
+    if (!sources.option.empty()) {
+      value.set_origin({.file = "command line: --" + sources.option});
+    }
+    set_dotted(root, key, std::move(value));
   }
   return root;
 }

@@ -19,6 +19,8 @@ struct ConfigSources {
   std::optional<std::filesystem::path> file;
   /// Dotted keys with values in TOML syntax; a bare word is a string.
   std::vector<std::pair<std::string, std::string>> overrides;
+  /// If set, the command line has the overrides as --option.KEY, and messages say so.
+  std::string option = "";
 };
 
 /// Merges file and overrides into one tree, each value with its origin. Throws a usage error for invalid syntax.

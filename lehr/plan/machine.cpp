@@ -262,7 +262,7 @@ Machine load_machine(
     return std::find_if(presets().begin(), presets().end(), [&](const Machine& one) { return one.name == name; });
   };
   Machine machine;
-  ConfigSources sources{.file = {}, .overrides = overrides};
+  ConfigSources sources{.file = {}, .overrides = overrides, .option = "machine"};
   if (const auto found = preset(name_or_file); found != presets().end()) {
     machine = *found;
   } else {
@@ -278,12 +278,7 @@ Machine load_machine(
         nearest ? fmt::format("; did you mean '{}'?", *nearest) : "");
     sources.file = name_or_file;
   }
-  Node node = merge_sources(sources);
-  for (const auto& [key, text] : overrides) {
-    if (Node* const value = node.find(key); value != nullptr) {
-      value->set_origin({.file = "command line: --machine"});
-    }
-  }
+  const Node node = merge_sources(sources);
   if (const Node* name = node.find("name"); sources.file && name != nullptr && name->is_string()) {
     if (const auto found = preset(name->as_string()); found != presets().end()) {
       machine = *found;
