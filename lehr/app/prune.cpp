@@ -176,15 +176,30 @@ Parts count(const std::vector<BlockConfig>& blocks) {
   return parts;
 }
 
-void print_change(const char* what, int64_t before, int64_t after, const std::string& from, const std::string& to) {
-  if (before > 0) {
-    const double share = 100.0 * static_cast<double>(after) / static_cast<double>(before);
-    fmt::print("{:<22}{:>10} -> {:<10} {:.1f} %\n", what, from, to, share);
-  }
+struct Costs {
+  int64_t parameters;
+  int64_t per_token;     // bytes of the KV cache
+  int64_t per_sequence;  // bytes of states, which do not grow with the tokens
+};
+
+Costs costs_of(const descriptor::DecoderForm& form, const std::vector<descriptor::BlockConfig>& blocks) {
+  const descriptor::Account one = account_for(form, blocks, {.num_tokens = 1}).total();
+  const descriptor::Account two = account_for(form, blocks, {.num_tokens = 2}).total();
+  return {
+      .parameters = one.num_parameters,
+      .per_token = static_cast<int64_t>(two.kv_cache_bytes - one.kv_cache_bytes),
+      .per_sequence = static_cast<int64_t>(2 * one.kv_cache_bytes - two.kv_cache_bytes)};
 }
 
-void print_change(const char* what, int64_t before, int64_t after) {
-  print_change(what, before, after, std::to_string(before), std::to_string(after));
+std::string digits(double value) {
+  return std::to_string(static_cast<int64_t>(value));
+}
+
+void print_change(const char* what, int64_t before, int64_t after, std::string (*text)(double) = digits) {
+  if (before > 0) {
+    const auto from = static_cast<double>(before), to = static_cast<double>(after);
+    fmt::print("{:<22}{:>10} -> {:<10} {:.1f} %\n", what, text(from), text(to), 100.0 * to / from);
+  }
 }
 
 void print_report(const prune::PruneReport& report, const std::optional<descriptor::DecoderForm>& form) {
@@ -197,23 +212,10 @@ void print_report(const prune::PruneReport& report, const std::optional<descript
   print_change("experts", before.experts, after.experts);
   print_change("channels of experts", before.expert_channels, after.expert_channels);
   if (form) {
-    // A sequence of one token has the states of linear attention, too, which do not grow with the second.
-    const auto cache_of = [&](const std::vector<descriptor::BlockConfig>& blocks, int64_t num_tokens) {
-      return account_for(*form, blocks, {.num_tokens = num_tokens}).total().kv_cache_bytes;
-    };
-    const auto per_token = [&](const auto& blocks) { return cache_of(blocks, 2) - cache_of(blocks, 1); };
-    const auto per_sequence = [&](const auto& blocks) { return 2 * cache_of(blocks, 1) - cache_of(blocks, 2); };
-    const descriptor::Account then = account_for(*form, report.before, {}).total();
-    const descriptor::Account now = account_for(*form, report.after, {}).total();
-    const auto number = [](int64_t value) { return human_count(static_cast<double>(value)); };
-    const auto bytes = [](int64_t value) { return human_bytes(static_cast<double>(value)); };
-    print_change(
-        "parameters", then.num_parameters, now.num_parameters, number(then.num_parameters), number(now.num_parameters));
-    const auto print_bytes = [&](const char* what, int64_t of_parent, int64_t of_child) {
-      print_change(what, of_parent, of_child, bytes(of_parent), bytes(of_child));
-    };
-    print_bytes("KV cache per token", per_token(report.before), per_token(report.after));
-    print_bytes("states per sequence", per_sequence(report.before), per_sequence(report.after));
+    const Costs then = costs_of(*form, report.before), now = costs_of(*form, report.after);
+    print_change("parameters", then.parameters, now.parameters, human_count);
+    print_change("KV cache per token", then.per_token, now.per_token, human_bytes);
+    print_change("states per sequence", then.per_sequence, now.per_sequence, human_bytes);
   }
 }
 

@@ -18,7 +18,7 @@ struct PruneTarget {
   std::filesystem::path output;  ///< Folder to create; its parent folder must exist.
   bool subblocks = false;        ///< Write one file per sub-block instead of files by size.
   int64_t max_shard_bytes = state::kDefaultMaxShardBytes;
-  std::function<void()> before_each = {};  ///< As in train::ModelOutput.
+  std::function<void()> before_each = {};  ///< As in pretrained::ModelOutput.
 };
 
 /// Summary of a written child.

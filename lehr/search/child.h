@@ -13,7 +13,7 @@ enum class ChildLayout { shards, subblocks };
 
 /// Writes the child: weights of the chosen variants, trained or cut from the teacher, and all other weights of the
 /// teacher, in the teacher's dtypes; config.json with block configs if layers differ; the tokenizer's files. The folder
-/// appears under its name only when everything is on disk. Throws the errors of train::write_model_folder.
+/// appears under its name only when everything is on disk. Throws the errors of pretrained::write_model_folder.
 pretrained::WrittenModel write_child(
     const Library& library,
     const Choice& choice,

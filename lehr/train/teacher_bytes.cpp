@@ -20,13 +20,14 @@ struct RankPart {
 // The layers of each stage, where the teacher is cut by the config.
 std::vector<int64_t> layers_by_stage(
     const TrainConfig& config, const descriptor::ModelArgs& teacher, int64_t layers, int64_t num_stages) {
-  std::vector<int64_t> by_stage = chosen_layers(config, teacher, num_stages);
-  for (int64_t stage = 0; static_cast<int64_t>(by_stage.size()) < num_stages; ++stage) {
+  const std::vector<int64_t> chosen = chosen_layers(config, teacher, num_stages);
+  std::vector<int64_t> by_stage;
+  for (int64_t stage = 0; stage < num_stages; ++stage) {
     const auto [begin, end] = pipeline::distribute_layers_for_pipeline_stage(
         layers,
         config.parallelism.pipeline_parallel_first_stage_less_layers,
         config.parallelism.pipeline_parallel_last_stage_less_layers,
-        {.current_stage = stage, .num_stages = num_stages});
+        {.current_stage = stage, .num_stages = num_stages, .layers_by_stage = chosen});
     by_stage.push_back(end - begin);
   }
   return by_stage;
