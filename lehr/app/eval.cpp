@@ -45,6 +45,7 @@ Node measure(
   if (ranks.world_size() > 1) {
     train::check_model_on_mesh(
         config.training.task, config.training.seq_len, *found.model.args, ranks.context()->parameters());
+    train::check_padding(config, ranks.context()->parameters());
   }
   const auto model = train::load_on_ranks(found.model, specs, config, ranks, device);
   const auto rows = ranks.share(config.validation.local_batch_size * ranks.data_parallel_size());

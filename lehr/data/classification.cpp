@@ -76,7 +76,7 @@ int64_t width_of(const ClassificationDataset& dataset, const SampleOrder& order,
     }
   }
   const int64_t multiple = dataset.options().pad_to_multiple_of;
-  return (width + multiple - 1) / multiple * multiple;
+  return std::min((width + multiple - 1) / multiple * multiple, dataset.options().max_length);
 }
 
 ClassificationBatch make_batch(

@@ -18,7 +18,7 @@ namespace lehr::data {
 /// Options for reading labelled texts.
 struct ClassificationOptions {
   int64_t max_length = 0;  ///< Longer texts are truncated.
-  /// Batch width: the longest text of the global batch, rounded up to a multiple of this.
+  /// Batch width: the longest text of the global batch, rounded up to a multiple of this, but at most max_length.
   int64_t pad_to_multiple_of = 1;
   std::string text_key = "text";  ///< Key or column: {"text": "...", "label": 1}.
   std::string label_key = "label";

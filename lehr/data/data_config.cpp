@@ -29,6 +29,12 @@ void DatasetConfig::fields(FieldVisitor& v) {
   v.optional("text_key", text_key, "JSON lines: the key of the text; tables: the column.");
   v.optional("label_key", label_key, "JSON lines with labels: the key of the label; tables: the column.");
   v.optional(
+      "pad_to_multiple_of",
+      pad_to_multiple_of,
+      "Labels: a batch is as long as its longest text, rounded up to a multiple of this many tokens, but at most "
+      "training.seq_len. parallelism.tensor_parallel_degree must divide it.",
+      at_least(1));
+  v.optional(
       "split_documents",
       split_documents,
       "Text: the end of a document. \"\": the end of the file; \"line\": every line is a document; \"blank_line\": "

@@ -23,6 +23,7 @@ struct DatasetConfig {
   double weight = 1.0;
   std::string text_key = "text";
   std::string label_key = "label";
+  int64_t pad_to_multiple_of = 8;
   std::string split_documents{};
   std::string messages_key = "messages";
   std::string prompt_key{};

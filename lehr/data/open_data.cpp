@@ -245,7 +245,10 @@ ClassificationData open_classification(
   require_files(config);
   const DatasetConfig& dataset = config.datasets.front();
   const ClassificationOptions how{
-      .max_length = options.seq_len, .text_key = dataset.text_key, .label_key = dataset.label_key};
+      .max_length = options.seq_len,
+      .pad_to_multiple_of = dataset.pad_to_multiple_of,
+      .text_key = dataset.text_key,
+      .label_key = dataset.label_key};
   const auto open = [&](const std::string& path) {
     auto made = std::make_shared<const ClassificationDataset>(path, tokenizer, how);
     if (const std::string replaced = made->lone_surrogates().report(); !replaced.empty()) {

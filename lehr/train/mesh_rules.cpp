@@ -59,11 +59,19 @@ void check_model_on_mesh(
       mesh.expert_parallel == 1 || args.has_experts(),
       "parallelism.expert_parallel_degree: expected 1, because the model has no experts, found {}",
       mesh.expert_parallel);
+}
+
+void check_padding(const TrainConfig& config, const mesh::DeviceMeshParameters& mesh) {
+  if (config.training.task != TaskKind::classification) {
+    return;
+  }
+  const int64_t multiple = config.data.datasets.front().pad_to_multiple_of;
   require(
-      mesh.tensor_parallel == 1 || !args.has_experts() || task != TaskKind::classification,
-      "parallelism.tensor_parallel_degree: labelled texts would be padded, and experts would count the padding as "
-      "tokens; expected 1 for training.task = \"classification\" with an MoE model, found {}",
-      mesh.tensor_parallel);
+      multiple % mesh.tensor_parallel == 0,
+      "data.datasets.0.pad_to_multiple_of: must be a multiple of parallelism.tensor_parallel_degree ({}), so that "
+      "labelled texts have the same padding as on one device, found {}",
+      mesh.tensor_parallel,
+      multiple);
 }
 
 void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, const Ranks& ranks) {
@@ -81,6 +89,7 @@ void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, co
   }
   const auto& mesh = ranks.context()->parameters();
   check_model_on_mesh(training.task, training.seq_len, args, mesh);
+  check_padding(config, mesh);
   check_pipeline(config);
   require(
       !config.sample.prompt || mesh.context_parallel == 1,

@@ -106,7 +106,7 @@ Batch Ranks::positions_of(const Batch& rows) const {
     if (tensor.dim() < 2) {
       continue;
     }
-    // Batches of labelled texts are as wide as their longest text.
+    // Sequences that lehr verify compares have any length.
     if (const int64_t missing = (tp - tensor.size(1) % tp) % tp; missing > 0) {
       part[name] = at::constant_pad_nd(tensor, {0, missing}, padding_of(name));
     }

@@ -15,9 +15,10 @@ namespace {
 
 using testing::HasSubstr;
 
-std::shared_ptr<const ClassificationDataset> open(const std::filesystem::path& path, int64_t max_length = 512) {
+std::shared_ptr<const ClassificationDataset> open(
+    const std::filesystem::path& path, int64_t max_length = 512, int64_t pad_to_multiple_of = 1) {
   return std::make_shared<ClassificationDataset>(
-      path, BytesForTests(), ClassificationOptions{.max_length = max_length});
+      path, BytesForTests(), ClassificationOptions{.max_length = max_length, .pad_to_multiple_of = pad_to_multiple_of});
 }
 
 TEST(Classification, ReadsLinesAndJson) {
@@ -95,6 +96,19 @@ TEST(Classification, MasksMarkTheTextAndItsLastToken) {
     expected.insert(content);
   }
   EXPECT_EQ(seen, expected);
+}
+
+TEST(Classification, BatchesAreAsWideAsAMultipleOrTheMaximumLength) {
+  const TemporaryFolder folder;
+  const auto width_of = [&](const std::string& text, int64_t multiple) {
+    const auto dataset = open(write_file(folder / "rows.txt", "1 a\n0 " + text + "\n"), 10, multiple);
+    ClassificationLoader loader(dataset, {.seed = 1}, {.global_batch_size = 2, .num_rows = 2});
+    return loader.next()->input_ids.size(1);
+  };
+  EXPECT_EQ(width_of("abcde", 1), 5);
+  EXPECT_EQ(width_of("abcde", 4), 8);
+  EXPECT_EQ(width_of("abcdefgh", 4), 8);
+  EXPECT_EQ(width_of("abcdefghi", 4), 10);
 }
 
 TEST(Classification, RanksSeeTheSameWidthAndShareTheBatch) {

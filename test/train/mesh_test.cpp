@@ -298,16 +298,26 @@ std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesyst
   with_dropout.emplace_back("peft.dropout", "0.25");
   Overrides experts_reduced_once = family("qwen3_moe");
   experts_reduced_once.emplace_back("parallelism.fsdp_reduce_each_microbatch", "false");
+  const Overrides labels{
+      {"training.task", "classification"},
+      {"training.classifier_dropout", "0.1"},
+      {"data.datasets.0.path", quoted(folder / "rows.jsonl")},
+      {"data.datasets.0.kind", "classification"},
+      {"data.datasets.0.split_documents", "\"\""},
+      {"data.validation_path", quoted(folder / "rows.jsonl")},
+      {"data.validation_fraction", "0"}};
+  // A batch has up to 12 tokens, which are 16 on every mesh: more padding would be tokens of experts, and be part of
+  // float8's scales.
+  Overrides labels_of_experts = family("qwen3_moe"), labels_in_float8 = labels;
+  labels_of_experts.insert(labels_of_experts.end(), labels.begin(), labels.end());
+  labels_in_float8.emplace_back("float8.enable", "true");
+  labels_in_float8.emplace_back("model.args.intermediate_size", "32");
   return {
       {"classification",
-       {{"training.task", "classification"},
-        {"training.classifier_dropout", "0.1"},
-        {"data.datasets.0.path", quoted(folder / "rows.jsonl")},
-        {"data.datasets.0.kind", "classification"},
-        {"data.datasets.0.split_documents", "\"\""},
-        {"data.validation_path", quoted(folder / "rows.jsonl")},
-        {"data.validation_fraction", "0"}},
+       labels,
        {{.dp_shard = 2}, {.dp_shard = 2, .tp = 2}, {.dp_replicate = 2, .tp = 4}, {.dp_shard = 2, .pp = 2}}},
+      {"classification_of_experts", labels_of_experts, {{.tp = 8}, {.dp_shard = 2, .tp = 2, .ep = 4}}},
+      {"classification_in_float8", labels_in_float8, {{.tp = 8}, {.dp_shard = 2, .tp = 4}}},
       {"sft",
        {{"model.args.vocab_size", "1024"},
         {"model.args.max_position_embeddings", "128"},
@@ -534,6 +544,9 @@ TEST(IllegalMeshes, AreRefusedByName) {
       {{.cp = 2},
        {{"training.task", "classification"}},
        "parallelism.context_parallel_degree: a classifier reads one position of a whole sequence"},
+      {{.tp = 2},
+       {{"training.task", "classification"}, {"data.datasets.0.pad_to_multiple_of", "3"}},
+       "data.datasets.0.pad_to_multiple_of: must be a multiple of parallelism.tensor_parallel_degree (2)"},
       {{.tp = 8},
        {{"model.name", "qwen3_next"}, {model + "head_dim", "8"}},
        "linear_num_key_heads: 4 cannot be split evenly over parallelism.tensor_parallel_degree = 8"},
