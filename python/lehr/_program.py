@@ -15,7 +15,7 @@ def torch_folder():
 
 
 def torch_problem():
-    """Returns what is wrong with the installed torch, and what to do; None if nothing is."""
+    """Returns the problem with the installed torch and its remedy; None if there is none."""
     wanted = _versions["torch"]
     remedy = f"install it: pip install torch=={wanted}"
     need = f"lehr {_versions['version']} needs torch {wanted}"

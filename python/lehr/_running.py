@@ -46,8 +46,8 @@ def _shown(progress: Progress) -> Callable[[str, bool], None] | None:
 
 
 class _Lines:
-    """Splits what the program writes to a terminal into lines, which end with a line feed, and states of the status
-    line, which are replaced by a carriage return."""
+    """Splits the output of the program on a terminal into lines, which end with a line feed, and states of the status
+    line, which end with a carriage return."""
 
     def __init__(self, show: Callable[[str, bool], None] | None) -> None:
         self._show = show
@@ -82,7 +82,7 @@ class _Lines:
 
 
 def _terminal() -> tuple[int, int]:
-    """Returns the two ends of a terminal as wide as that of this process, which changes nothing of what is written."""
+    """Returns the two ends of a terminal as wide as that of this process, which passes bytes on unchanged."""
     ours, theirs = os.openpty()
     tty.setraw(theirs)
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, shutil.get_terminal_size((100, 24)).columns, 0, 0))
@@ -92,7 +92,7 @@ def _terminal() -> tuple[int, int]:
 def _read(end: int) -> bytes:
     try:
         return os.read(end, 65536)
-    except OSError:  # how Linux tells that the program has closed its end of a terminal
+    except OSError:  # how Linux reports that the program has closed its end of a terminal
         return b""
 
 

@@ -15,7 +15,7 @@ Batch = Mapping[str, torch.Tensor]
 
 
 def _batch_of(given: torch.Tensor | Batch) -> dict[str, torch.Tensor]:
-    """What a data function returned, with labels and positions that stay inside documents."""
+    """Returns the batch of a data function, with default labels and positions that stay inside documents."""
     batch = {"input_ids": given} if isinstance(given, torch.Tensor) else dict(expect(
         "data", given, Mapping, "input_ids (B, T), or a dict with it"))
     for name, tensor in batch.items():
@@ -73,9 +73,9 @@ class Trainer:
     by their number in the whole step, over all micro-batches.
 
     data(step): Python training data, a function of the step from 0 on. Returns input_ids, (B, T) int64, or a dict with
-    "input_ids" and maybe "labels" (default: the next id of the document), "position_ids" (default: from 0 in each document)
-    and "document_ids" (-1 for padding; default: one document per sequence); B is the global batch size and T is
-    training.seq_len. A run that resumes from step-N calls data(N) first.
+    "input_ids" and optionally "labels" (default: the next id of the document), "position_ids" (default: from 0 in each
+    document) and "document_ids" (-1 for padding; default: one document per sequence); B is the global batch size and T
+    is training.seq_len. A run that resumes from step-N calls data(N) first.
 
         trainer = lehr.Trainer("run.toml", {"optimizer.lr": 3e-4})
         for step in trainer:
@@ -174,8 +174,8 @@ class Trainer:
         raise TypeError("a lehr.Trainer cannot be copied or pickled; its checkpoints hold its state")
 
     def on_step_begin(self, hook: Callable[[int], Any]) -> Callable[[int], Any]:
-        """Calls hook(step), counted from 1, before each step; usable as a decorator. An exception ends the run: only close()
-        is left."""
+        """Calls hook(step), counted from 1, before each step; usable as a decorator. An exception ends the run: then
+        only close() is allowed."""
         return self._on("step_begin", hook)
 
     def on_gradients_ready(self, hook: Callable[[int], Any]) -> Callable[[int], Any]:
