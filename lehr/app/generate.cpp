@@ -51,7 +51,7 @@ struct Options {
         "Nucleus sampling: sample from the smallest set of most likely tokens with at least this total probability.",
         Rule{.min = 0, .max = 1, .min_excluded = true});
     v.optional("seed", seed, "Seed of sampling; the same seed generates the same text.", at_least(0));
-    v.optional("ids", ids, "Print token ids, as [4, 5, 6], instead of text.");
+    v.optional("ids", ids, "Print token ids, such as [4, 5, 6], instead of text.");
     v.optional("dtype", dtype, "Data type of the computation.", one_of({"float32", "float64", "bfloat16"}));
     v.optional("device", device, "Device to compute on.", one_of({"auto", "cpu", "cuda"}));
   }

@@ -38,8 +38,8 @@ struct Options {
     v.optional(
         "min_ranks",
         min_ranks,
-        "Go on with as few as this many ranks: a rank that was the cause of two failures is left out of later "
-        "restarts. 0: always restart all ranks.",
+        "Minimum number of ranks to continue with: a rank that caused two failures is left out of later restarts. 0: "
+        "always restart all ranks.",
         at_least(0));
     v.optional("threads", threads, "Run the ranks as threads of one process, for debugging; lehr's own commands only.");
   }
@@ -72,8 +72,8 @@ std::string help() {
          "others end within seconds, its message is shown once, and the launcher returns its exit code (128 + the\n"
          "signal that killed it). With --restarts all ranks are started again, except after wrong input (exit\n"
          "code 2), a bug (4) or a stop by a signal. With --min-ranks a rank that fails twice is left out: lehr train\n"
-         "gives up data-parallel ranks, and keeps the batch of a step and the order of data; another program is\n"
-         "started on the ranks that are left. On several machines use torchrun, srun or mpirun: lehr reads\n"
+         "reduces the data-parallel degrees, and keeps the batch of a step and the order of data; another program is\n"
+         "started on the remaining ranks. On several machines use torchrun, srun or mpirun: lehr reads\n"
          "their variables as well.\n\n"
          "SIGUSR1 makes the launcher print what each rank does, in which step, and for which collective it waits.\n\n" +
          arguments_help(ConfigObject::of(options));

@@ -48,7 +48,7 @@ struct Options {
     v.optional(
         "output",
         output,
-        "Output folder of report.txt, plan.json, and memory and timeline as .svg and .html; with --emulate also of "
+        "Folder for report.txt, plan.json, and memory and timeline as .svg and .html; with --emulate also for "
         "emulation.txt, a Chrome trace, and timelines.");
     v.optional(
         "calibrate",
@@ -68,7 +68,7 @@ struct Options {
     v.optional(
         "microbatch_sizes",
         microbatch_sizes,
-        "With --search: sequences per micro-batch to try, as [1, 2, 4]; unset: those of the config.",
+        "With --search: sequences per micro-batch to try, such as [1, 2, 4]; unset: those of the config.",
         positive());
     v.optional(
         "schedules", schedules, "Also predict the other pipeline schedules (--no-schedules: only the configured one).");

@@ -55,13 +55,13 @@ struct Options {
     v.optional(
         "drop_attention_layers",
         drop_attention_layers,
-        "Layers whose attention is removed, as 3,5,10-12; needs no scores.");
+        "Layers whose attention is removed, such as 3,5,10-12; needs no scores.");
     v.optional("drop_ffn_layers", drop_ffn_layers, "Layers whose FFN is removed; needs no scores.");
     v.optional(
         "layers",
         layers,
-        "Layers that the sizes apply to, and that --drop-attention and --drop-ffn choose from, as 4-11 or 0,2,4-7; "
-        "unset: all. --drop-attention-layers and --drop-ffn-layers do not depend on it.");
+        "Layers that the sizes apply to, and that --drop-attention and --drop-ffn choose from, such as 4-11 or "
+        "0,2,4-7; unset: all. --drop-attention-layers and --drop-ffn-layers do not depend on it.");
     v.choice(
         "by",
         chosen.by,

@@ -12,8 +12,8 @@ void ParameterGroupConfig::fields(FieldVisitor& v) {
   v.required(
       "pattern",
       pattern,
-      "Regular expression (ECMAScript) searched for in parameter names, as \"norm\\\\.weight$\"; the first group "
-      "wins.");
+      "Regular expression (ECMAScript) searched for in parameter names, such as \"norm\\\\.weight$\"; the first "
+      "matching group applies.");
   v.optional("lr_multiplier", lr_multiplier, "Multiple of optimizer.lr for this group.", at_least(0));
   v.optional("lr", lr, "Learning rate of this group, instead of a multiple.", at_least(0));
   v.optional("beta1", beta1, "Decay of the first moment; unset: optimizer.beta1.", from_below(0, 1));
@@ -50,7 +50,7 @@ void OptimizerConfig::fields(FieldVisitor& v) {
        {"stochastic_adamw", OptimizerKind::stochastic_adamw},
        {"muon", OptimizerKind::muon}},
       "The optimizer. stochastic_adamw: bfloat16 parameters without master weights, rounded stochastically. muon: "
-      "orthogonal steps for hidden matrices, AdamW for the rest.");
+      "orthogonalized updates for hidden matrices, AdamW for the rest.");
   v.optional("lr", lr, "Base learning rate; [lr_scheduler] multiplies it.", at_least(0));
   v.optional("beta1", beta1, "Decay of the running mean of gradients; not for sgd.", from_below(0, 1));
   v.optional("beta2", beta2, "Decay of the running mean of squared gradients; not for sgd.", from_below(0, 1));
@@ -73,7 +73,7 @@ void OptimizerConfig::fields(FieldVisitor& v) {
       state_dtype,
       "stochastic_adamw: data type of the moments; bfloat16 moments are rounded stochastically, too.",
       one_of({"float32", "bfloat16"}));
-  v.optional("ns_steps", ns_steps, "muon: Newton-Schulz iterations that make a step orthogonal.", between(1, 20));
+  v.optional("ns_steps", ns_steps, "muon: Newton-Schulz iterations that orthogonalize an update.", between(1, 20));
   v.choice(
       "muon_scale",
       muon_scale,

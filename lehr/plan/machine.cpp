@@ -108,7 +108,7 @@ void compute_fields(Machine& m, FieldVisitor& v) {
   v.optional(
       "tflops_float8",
       m.tflops_float8,
-      "Peak TFLOP/s of a device in float8 matmuls; missing: those of the dtype of other matmuls.",
+      "Peak TFLOP/s of a device in float8 matmuls; unset: those of the dtype of other matmuls.",
       positive());
   v.optional(
       "achieved_float8_fraction",
@@ -184,7 +184,7 @@ void failure_fields(Machine& m, FieldVisitor& v) {
       "device_mtbf_hours",
       m.device_mtbf_hours,
       "Mean time between failures that stop a run, of one device with its share of the node and network, in hours; "
-      "missing: no expected goodput.",
+      "unset: no expected goodput.",
       positive());
   v.optional(
       "restart_seconds",

@@ -207,9 +207,9 @@ void ScoreConfig::fields(FieldVisitor& v) {
   v.optional(
       "importance_rows",
       importance_rows,
-      "Training sequences by which channels, KV heads and experts are ranked.",
+      "Number of training sequences used to rank channels, KV heads and experts.",
       positive());
-  v.optional("max_rows", max_rows, "Held-out sequences on which each variant is measured.", positive());
+  v.optional("max_rows", max_rows, "Number of held-out sequences on which each variant is measured.", positive());
   v.choice<Objective>(
       "objective",
       objective,
@@ -232,7 +232,10 @@ void WorkloadConfig::fields(FieldVisitor& v) {
 
 void SolveConfig::fields(FieldVisitor& v) {
   v.optional(
-      "candidates", candidates, "Solutions that are measured as whole models; the best of them is built.", positive());
+      "candidates",
+      candidates,
+      "Number of solutions that are measured as whole models; the best of them is built.",
+      positive());
   v.optional("min_distance", min_distance, "Minimum number of sub-blocks in which these solutions differ.", positive());
   v.optional(
       "rounds",

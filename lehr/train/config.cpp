@@ -150,7 +150,7 @@ void ActivationCheckpointConfig::fields(FieldVisitor& v) {
       mode,
       "Activation checkpointing. none: recompute only norms, rotary embeddings and gates, as all modes do (fastest); "
       "selective: more, see selective_ac_option; full: every layer; auto: on CPUs the mode that recomputes least and "
-      "fits into memory, on GPUs or with CPU offload selective with \"op 2\". All modes have the same losses bitwise.",
+      "fits into memory, on GPUs or with CPU offload selective with \"op 2\". All modes give bitwise equal losses.",
       one_of({"auto", "none", "selective", "full"}));
   v.optional(
       "selective_ac_option",

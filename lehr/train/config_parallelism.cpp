@@ -70,12 +70,12 @@ void visit_pipeline(ParallelismConfig& c, FieldVisitor& v) {
   v.optional(
       "pipeline_parallel_first_stage_less_layers",
       c.pipeline_parallel_first_stage_less_layers,
-      "Number of layers that the first stage, which has the embeddings, holds fewer than the others.",
+      "Number of layers by which the first stage, which has the embeddings, is smaller than the others.",
       at_least(0));
   v.optional(
       "pipeline_parallel_last_stage_less_layers",
       c.pipeline_parallel_last_stage_less_layers,
-      "Number of layers that the last stage, which has the head, holds fewer than the others.",
+      "Number of layers by which the last stage, which has the head, is smaller than the others.",
       at_least(0));
 }
 
