@@ -108,6 +108,23 @@ TEST(Links, TestsBenchmarksAndProgramsLinkTheFoldersThatTheyInclude) {
   EXPECT_GT(targets, 30U);
 }
 
+// `make fuzz` is a project of its own, which only a share of the rotation builds.
+TEST(Links, SourcesOfTheFuzzersExist) {
+  const fs::path root = LEHR_SOURCE_DIR;
+  const std::string cmake = read_text(root / "test/fuzz/CMakeLists.txt");
+  size_t sources = 0;
+  for (const Target& list : read_targets(cmake, "set")) {
+    if (list.name != "text_sources" && list.name != "torch_sources") {
+      continue;
+    }
+    for (const std::string& source : list.uses) {
+      EXPECT_TRUE(fs::exists(root / "lehr" / (source + ".cpp"))) << "test/fuzz/CMakeLists.txt: " << source;
+      ++sources;
+    }
+  }
+  EXPECT_GT(sources, 30U);
+}
+
 TEST(LinksRules, NameTheFolderThatIsNotLinked) {
   const Folders folders = {{"train", {"draw"}}, {"draw", {}}, {"metric", {}}};
   const auto missing_of = [&](const std::string& cmake) {
