@@ -12,6 +12,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
 #include "lehr/config/command_line.h"
+#include "lehr/mesh/watchdog.h"
 #include "lehr/plan/forecast.h"
 #include "lehr/search/work.h"
 #include "lehr/train/device.h"
@@ -160,6 +161,9 @@ bool run_search(
        .enters =
            [&](search::Stage stage) {
              notice.set(fmt::format("in the stage {}{}; {}", search::name_of(stage), kept_in(stage, wanted), resume));
+             if (stage == search::Stage::distil && !ranks.is_main()) {
+               notice.defer();  // the main rank saves before it stops, and needs the others to say so
+             }
            }});
   notice.set("before the first stage; " + resume);
   if (options.dry_run) {
@@ -205,8 +209,15 @@ int search(const std::vector<std::string>& args, const train::TrainSpecs& specs,
   settings.comm.train_timeout_seconds = kLongestWait;
   start(settings, [&](mesh::Transport* transport) {
     with_places(sources, [&] {
-      if (run_search(wanted, config, options, specs, command_line_of("search", args), transport, notice)) {
-        code = 128 + (notice.received() != 0 ? notice.received() : SIGTERM);  // another rank may have received it
+      try {
+        if (run_search(wanted, config, options, specs, command_line_of("search", args), transport, notice)) {
+          code = 128 + (notice.received() != 0 ? notice.received() : SIGTERM);  // another rank may have received it
+        }
+      } catch (const mesh::PeerFailure&) {
+        if (notice.received() == 0) {
+          throw;
+        }
+        code = 128 + notice.received();  // the main rank ended at once by the signal that this one has kept
       }
       return 0;
     });

@@ -110,10 +110,10 @@ run(*search_in(work / "killed"))
 holds(f"a search that was killed {KILLS} times has the same bits", digest(work / "killed") == wanted)
 
 # --- Ctrl-C ----------------------------------------------------------------------------------------------------------
-def stop(folder, signal_number, reached):
+def stop(folder, signal_number, reached, *launcher):
     """Sends the signal to a search once it has reached a stage. Returns its exit code and what it said."""
-    process = subprocess.Popen([lehr, *map(str, search_in(folder))], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                               text=True)
+    process = subprocess.Popen([lehr, *map(str, launcher), *map(str, search_in(folder))], stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not reached():
         time.sleep(0.001)
     process.send_signal(signal_number)
@@ -158,6 +158,15 @@ holds("and all together what one process measures", both.keys() == alone.keys() 
     for key in alone for sums in alone[key] if sums != "key"))
 output = run(*search_in(work / "ranks"))
 holds("one process goes on with their folder", "trained before" in output and " 0 layer forwards" in output)
+
+# The ranks that wait for the main one do not end before it has saved.
+folder = work / "interrupted-ranks"
+code, said = stop(folder, signal.SIGINT, lambda: list(folder.glob("distil-*/metrics.jsonl")), "launch", "-n", 2, "--")
+holds("Ctrl-C in distil ends all ranks without a failure", code == 130 and said.splitlines()[-1].startswith(
+    "lehr search: stopped by Ctrl-C in the stage distil, which continues from its checkpoint; ") or print(code, said))
+holds("after the child in distillation was saved", list(folder.glob("distil-*/checkpoints/step-*")))
+run(*search_in(folder))
+holds("and it continues with the same bits", digest(folder) == wanted)
 
 
 def stop_in_library(folder, *launcher):
