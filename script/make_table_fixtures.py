@@ -7,9 +7,11 @@ Texts are paragraphs of recipe/data/tinyshakespeare.txt, and a few that are awkw
 """
 import datetime
 import decimal
+import io
 import json
 import os
 import shutil
+import struct
 
 import datasets
 import pyarrow as pa
@@ -160,6 +162,38 @@ def hostile():
     empty = pa.StructArray.from_arrays([pa.nulls(2_000)] * 200, [f"k{i}" for i in range(200)])
     views = pa.ListViewArray.from_arrays(pa.array([0] * 2_000, pa.int32()), pa.array([2_000] * 2_000, pa.int32()), empty)
     write_arrow("views.arrow", pa.table({"text": views}), rows=2_000)
+    repeated()
+
+
+def repeated():
+    """Files whose index lists the same data several times."""
+    path = os.path.join(OUT, "repeated.parquet")
+    pq.write_table(pa.table({"text": ["once" * 100]}), path, compression="none", write_statistics=False,
+                   store_schema=False)
+    index = pq.read_metadata(path)
+    for _ in range(9):
+        index.append_row_groups(pq.read_metadata(path))
+    written = io.BytesIO()
+    index.write_metadata_file(written)
+    with open(path, "rb") as file:
+        content = file.read()
+    with open(path, "wb") as file:
+        file.write(content[:-8 - int.from_bytes(content[-8:-4], "little")] + written.getvalue()[4:])
+
+    path = os.path.join(OUT, "repeated.arrow")
+    write_arrow("repeated.arrow", pa.table({"text": ["first", "second"]}), pa.ipc.new_file, rows=1)
+    with open(path, "rb") as file:
+        content = file.read()
+    blocks = []  # of the index: offset, size of the metadata and of the body
+    with pa.BufferReader(content[8:]) as stream:
+        for _ in range(3):
+            offset = 8 + stream.tell()
+            body = pa.ipc.read_message(stream).body
+            size = 0 if body is None else body.size
+            blocks.append(struct.pack("<qi4xq", offset, 8 + stream.tell() - offset - size, size))
+    assert content.count(blocks[1]) == content.count(blocks[2]) == 1
+    with open(path, "wb") as file:
+        file.write(content.replace(blocks[2], blocks[1]))
 
 
 def main():

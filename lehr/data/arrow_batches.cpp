@@ -4,11 +4,13 @@
 #include <arrow/ipc/reader.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/file_reader.h>
+#include <parquet/metadata.h>
 #include <parquet/properties.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "lehr/data/arrow_json.h"
@@ -20,6 +22,8 @@ namespace {
 constexpr int64_t kRowsOfParquetBatch = 64;
 /// Of the columns in a message.
 constexpr int kMostNames = 30;
+/// Begins a file in Arrow's file format.
+constexpr std::string_view kMagic = "ARROW1";
 
 /// Returns the indices of the columns to read in `schema`. Throws a Problem if one is missing, ambiguous or of a type
 /// without JSON.
@@ -64,12 +68,16 @@ class ParquetBatches : public Batches {
     how.set_batch_size(kRowsOfParquetBatch);
     how.set_pre_buffer(false);
     how.set_arrow_extensions_enabled(true);
+    const int64_t file_bytes = check(file->GetSize(), "");
     reader_ = check(
         parquet::arrow::FileReader::Make(pool, parquet::ParquetFileReader::Open(std::move(file), properties), how), "");
     const auto& described = *reader_->parquet_reader()->metadata();
     uint64_t rows = 0;  // which may wrap around
+    int64_t unread = file_bytes;
     for (int group = 0; group < described.num_row_groups(); ++group) {
-      rows += static_cast<uint64_t>(described.RowGroup(group)->num_rows());
+      const auto part = described.RowGroup(group);
+      rows += static_cast<uint64_t>(part->num_rows());
+      unread = without_chunks(*part, unread);
     }
     if (rows != static_cast<uint64_t>(described.num_rows())) {
       throw Problem(
@@ -114,6 +122,19 @@ class ParquetBatches : public Batches {
   std::string where() const override { return "row group " + std::to_string(group_) + " "; }
 
  private:
+  // Returns `unread` without the bytes of a row group's columns. Groups that share them would be any number of pages to
+  // decompress.
+  static int64_t without_chunks(const parquet::RowGroupMetaData& group, int64_t unread) {
+    for (int column = 0; column < group.num_columns(); ++column) {
+      const int64_t bytes = group.ColumnChunk(column)->total_compressed_size();
+      if (bytes < 0 || bytes > unread) {
+        throw Problem("is damaged: the columns of its row groups have more bytes than the file");
+      }
+      unread -= bytes;
+    }
+    return unread;
+  }
+
   std::unique_ptr<parquet::arrow::FileReader> reader_;
   std::vector<int> leaves_;
   std::unique_ptr<arrow::RecordBatchReader> batches_;
@@ -129,32 +150,31 @@ class ArrowBatches : public Batches {
     auto options = arrow::ipc::IpcReadOptions::Defaults();
     options.memory_pool = pool;
     options.use_threads = false;
-    if (starts_with("ARROW1")) {
-      const auto schema = check(arrow::ipc::RecordBatchFileReader::Open(file_, options), "")->schema();
-      options.included_fields = find_columns(*schema, columns);
-      blocks_ = check(arrow::ipc::RecordBatchFileReader::Open(file_, options), "");
-      return;
+    int64_t begin = 0;
+    if (starts_with(kMagic)) {
+      // The file format is a stream and an index. Read as a stream, no batch is read twice, whatever the index says.
+      batches_ = check(arrow::ipc::RecordBatchFileReader::Open(file_, options), "")->num_record_batches();
+      begin = 8;  // kMagic, padded
+    } else {
+      require_end();
     }
-    require_end();
-    check(file_->Seek(0), "");
+    check(file_->Seek(begin), "");
     const auto schema = check(arrow::ipc::RecordBatchStreamReader::Open(file_, options), "")->schema();
     options.included_fields = find_columns(*schema, columns);
-    check(file_->Seek(0), "");
+    check(file_->Seek(begin), "");
     stream_ = check(arrow::ipc::RecordBatchStreamReader::Open(file_, options), "");
   }
 
   std::shared_ptr<arrow::RecordBatch> next() override {
     std::shared_ptr<arrow::RecordBatch> batch;
-    if (blocks_ != nullptr) {
-      if (batch_ + 1 < blocks_->num_record_batches()) {
-        ++batch_;
-        batch = check(blocks_->ReadRecordBatch(batch_), where());
-      }
-      return batch;
-    }
     ++batch_;
     check(stream_->ReadNext(&batch), where());
-    if (batch == nullptr && check(file_->Tell(), "") != size_) {
+    if (batch == nullptr && batches_ && batch_ != *batches_) {
+      throw Problem(
+          "is damaged: it should have " + std::to_string(*batches_) + " record batches, and has " +
+          std::to_string(batch_));
+    }
+    if (batch == nullptr && !batches_ && check(file_->Tell(), "") != size_) {
       throw Problem("is damaged: it goes on after the end of its stream");
     }
     return batch;
@@ -179,7 +199,7 @@ class ArrowBatches : public Batches {
 
   std::shared_ptr<arrow::io::ReadableFile> file_;
   int64_t size_;
-  std::shared_ptr<arrow::ipc::RecordBatchFileReader> blocks_;
+  std::optional<int> batches_;  // that the index of the file format lists
   std::shared_ptr<arrow::ipc::RecordBatchStreamReader> stream_;
   int batch_ = -1;
 };

@@ -349,6 +349,15 @@ TEST_F(HostileTable, AFewBytesAreNotAnyNumberOfValues) {
   }
 }
 
+// An index that lists the same pages or batches again and again would be any amount of work.
+TEST_F(HostileTable, NothingIsReadTwice) {
+  EXPECT_THAT(
+      usage_error_of([] { texts_of({.path = fixture("repeated.parquet")}); }),
+      HasSubstr("repeated.parquet: is damaged: the columns of its row groups have more bytes than the file"));
+  EXPECT_THAT(texts_of({.path = fixture("repeated.arrow")}), ElementsAre("first", "second"))
+      << "the index lists the first batch twice";
+}
+
 // The footer's numbers of rows, values and bytes, made huge one at a time.
 TEST_F(HostileTable, NumbersOfTheFooterAreNotBelieved) {
   const TemporaryFolder folder;
