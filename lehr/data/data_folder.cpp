@@ -132,9 +132,9 @@ void require_one_split(const std::filesystem::path& folder, const std::vector<st
     const bool sharded = !named_by_folder && below.stem().string().starts_with(split + "-");
     paths.emplace(
         split,
-        sharded            ? parent / (split + "-*" + file.extension().string())
-        : parent == folder ? file
-                           : parent);
+        sharded                   ? parent / (split + "-*" + file.extension().string())
+        : below.has_parent_path() ? parent
+                                  : file);
   }
   paths.erase("");
   if (paths.size() > 1) {

@@ -436,6 +436,18 @@ TEST(TableFolder, NamesOfSplits) {
   EXPECT_EQ(splits({"train.jsonl", "test.jsonl"}), "") << "JSON lines are all read, as they always were";
 }
 
+TEST(TableFolder, TheSuggestedPathNamesASplitBelowASlash) {
+  const TemporaryFolder folder;
+  write_file(folder / "train.parquet", "");
+  write_file(folder / "test.parquet", "");
+  for (const char* slash : {"", "/"}) {
+    EXPECT_THAT(
+        usage_error_of([&] { list_files({.path = folder.path().string() + slash}); }),
+        HasSubstr("path = \"" + (folder / "train.parquet").string() + "\""))
+        << slash;
+  }
+}
+
 TEST(TableFolder, PatternsMatchFilesAndFolders) {
   const TemporaryFolder folder;
   for (const char* name : {"a-1.jsonl", "a-2.jsonl", "b.jsonl", "c/d.jsonl", "c/README.md", "x[1].txt"}) {
