@@ -166,14 +166,18 @@ std::vector<std::filesystem::path> list_files(const TextSource& source) {
   if (matches.empty()) {
     return files_at(source.path, source.kind);
   }
-  // Several matches are read like a folder, which has more than data; a single one is read whatever its name is.
+  // Several matches are read like a folder, which has more than data. A single one is read whatever its name is, and so
+  // are several if the pattern has their extension and the kind says what they are.
   std::vector<std::filesystem::path> files;
   SavedTables saved;
+  const std::string extension = source.path.extension().string();
+  const bool names_extension = !extension.empty() && extension.find_first_of("*?[") == std::string::npos;
+  const bool any_name = matches.size() == 1 || (names_extension && source.kind != TextKind::by_name);
   for (const auto& match : matches) {
     std::error_code unreadable;
     const bool is_file = std::filesystem::is_regular_file(match, unreadable);
     const auto folder = match.has_parent_path() ? match.parent_path() : std::filesystem::path(".");
-    const bool is_data = matches.size() == 1 ? !is_description(match) : fits(match, source.kind);
+    const bool is_data = any_name ? !is_description(match) : fits(match, source.kind);
     if (!is_file || (is_data && !saved.leave_out(folder, match.filename()))) {
       const auto found = files_at(match, source.kind);
       files.insert(files.end(), found.begin(), found.end());

@@ -16,7 +16,8 @@ enum class TextKind {
 
 /// A file; or a folder, of which all files with a matching name are read recursively in the order of paths, but no
 /// names with a dot in front, nor descriptions and caches of Hugging Face's data; or a pattern of a shell (* ? [...]):
-/// several matches are read as a folder of them would be; a single one, but a description, as if it were named.
+/// several matches are read as a folder of them would be; a single one, but a description, as if it were named. So are
+/// several that end in the pattern's extension (*.csv), under a kind other than by_name.
 struct TextSource {
   std::filesystem::path path{};
   TextKind kind = TextKind::by_name;

@@ -504,6 +504,9 @@ TEST(TableFolder, PatternsLeaveOutWhatFoldersDo) {
   EXPECT_THAT(list_files({.path = folder / "*", .kind = TextKind::text}), ElementsAre(folder / "b.txt"));
   EXPECT_THAT(
       usage_error_of([&] { list_files({.path = folder / "*.csv"}); }), HasSubstr("x.csv: .csv files are tables"));
+  EXPECT_THAT(
+      list_files({.path = folder / "*.csv", .kind = TextKind::text}), ElementsAre(folder / "x.csv", folder / "y.csv"))
+      << "as that message says";
   EXPECT_THAT(usage_error_of([&] { list_files({.path = folder / "cache*"}); }), HasSubstr("descriptions and caches"));
   write_file(folder / "state.json", "{\"_data_files\": [{\"filename\": \"a.parquet\"}]}");
   EXPECT_THAT(list_files({.path = folder / "*", .kind = TextKind::rows}), ElementsAre(folder / "a.parquet"));
