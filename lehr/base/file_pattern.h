@@ -1,4 +1,4 @@
-// Regular expressions that come from a file of somebody else.
+// Regular expressions from untrusted files.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,7 @@
 // parallel_for on a team of threads per calling thread (lehr/base/thread_team.h).
 //
-// Not on OpenMP's threads: those of a region wait for each other, so all stand still while the system runs other work
-// on the core of one. ATen's own operators use OpenMP as before.
+// OpenMP's threads are not used: those of a region wait for each other, so all are idle while the system runs other
+// work on the core of one. ATen's own operators use OpenMP as before.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ void run_chunks(int64_t begin, int64_t end, int64_t grain, void (*body)(void*, i
 
 /// Calls `body(first, last)` on disjoint chunks that cover [begin, end): several per thread, so that threads that are
 /// late or slow take fewer, and none smaller than `grain` except the last. Chunk borders depend only on the range, the
-/// grain and the number of threads, so sums over chunks are reproducible; which thread takes a chunk is left open. Runs
-/// in place inside another parallel region and if there is one chunk. Rethrows an exception of `body`.
+/// grain and the number of threads, so sums over chunks are reproducible. Any thread may take any chunk. Runs in place
+/// inside another parallel region and if there is one chunk. Rethrows an exception of `body`.
 template <class Body>
 void parallel_for(int64_t begin, int64_t end, int64_t grain, const Body& body) {
   detail::run_chunks(

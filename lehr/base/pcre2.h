@@ -15,7 +15,7 @@ struct Pcre2Deleter {
   void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
   void operator()(pcre2_jit_stack* p) const { pcre2_jit_stack_free(p); }
 };
-/// A pattern, or what a match needs.
+/// Owns a compiled pattern, or the data, the context or the JIT stack of a match.
 template <class T>
 using Pcre2Ptr = std::unique_ptr<T, Pcre2Deleter>;
 

@@ -7,14 +7,14 @@
 
 namespace lehr {
 
-/// Elements [first, last) of number `index` of a list.
+/// Elements [first, last) of tensor `index` of a list.
 struct Piece {
   size_t index;
   int64_t first;
   int64_t last;
 };
 
-/// Returns the pieces, of at most `most` elements, of a list whose items have these numbers of elements, in order.
+/// Splits a list of tensors with these numbers of elements into pieces of at most `most` elements, in order.
 std::vector<Piece> pieces_of(const std::vector<int64_t>& sizes, int64_t most);
 
 }  // namespace lehr

@@ -1,4 +1,4 @@
-// Text of somebody else on a terminal.
+// Untrusted text, made safe to print on a terminal.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace lehr {
 
-/// Returns `text` with control characters other than newline and tab as \x1B and the like, since names in a downloaded
-/// file could move the cursor, change the window's title, or hide what is printed. UTF-8 stays, except C1 controls.
+/// Returns `text` with control characters other than newline and tab escaped, as \x1B: names in a downloaded file could
+/// move the cursor, change the window's title, or hide other output. UTF-8 is unchanged, except for C1 controls.
 std::string printable(std::string_view text);
 
 }  // namespace lehr
