@@ -58,8 +58,8 @@ T load_config(const ConfigSources& sources) {
 /// enclosing table) holds: "run.toml:7:3: training.seq_len: ...".
 std::string with_place(const Node& sources, const std::string& message);
 
-/// Runs `body`, which uses the config that was read from `sources`. A usage error about one of its keys gets the
-/// position where the key was set.
+/// Runs `body`, which uses the config that was read from `sources`. An Error about one of its keys gets the position
+/// where the key was set.
 template <class Body>
 auto with_places(const Node& sources, Body body) {
   try {
@@ -81,7 +81,7 @@ T from_node(const Node& node, const std::string& name) {
   return config;
 }
 
-/// Returns the fields as a tree, without fields that are not given.
+/// Returns the fields as a tree, without optionals that are empty.
 Node object_to_node(const ConfigObject& object);
 /// Returns the fields as TOML, each with its help sentence above it. The text loads as the same config.
 std::string object_to_toml(const ConfigObject& object);

@@ -9,9 +9,9 @@
 
 namespace lehr {
 
-/// Parses JSON in linear time. `name` is the file's name in messages. Throws a usage error with line and column for
-/// invalid syntax, and one with the key for a key that occurs twice in one object, more than 256 levels, or more than
-/// two million values.
+/// Parses JSON in linear time. `name` is the file's name in messages. Throws a usage error: with line and column for
+/// invalid syntax; with the key for a duplicate key in one object, for more than 256 levels, and for more than two
+/// million values.
 Node parse_json(std::string_view text, const std::string& name);
 Node parse_json_file(const std::filesystem::path& path);
 

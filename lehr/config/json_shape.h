@@ -7,9 +7,9 @@
 
 namespace lehr {
 
-/// Throws a usage error that begins with `subject` if objects and lists are nested more than `most_levels` deep, whose
-/// copy would overflow the stack, or if an object has more than 10,000 keys, for which nlohmann::ordered_json takes
-/// quadratic time. Invalid JSON passes: the parser refuses it.
+/// Throws a usage error that begins with `subject` if objects and lists are nested more than `most_levels` deep, since
+/// copying them would overflow the stack, or if an object has more than 10,000 keys, for which nlohmann::ordered_json
+/// takes quadratic time. Invalid JSON passes: the parser refuses it.
 void require_json_shape(std::string_view text, const std::string& subject, size_t most_levels = 200);
 
 }  // namespace lehr
