@@ -15,7 +15,7 @@ struct GrantedMemory {
 
 /// Returns the least of: MemAvailable of /proc/meminfo; the rest of the limits of this process's cgroup (version 1 or
 /// 2) and of its parents, where page cache that can be dropped counts as free; and the rest of RLIMIT_AS without the
-/// stacks of threads. Throws an error if the system reports none of them. Files are read below `root`.
+/// stacks of threads. Throws a usage error if the system reports none of them. Files are read below `root`.
 GrantedMemory granted_memory(const std::filesystem::path& root = "/");
 
 /// Returns a text that is equal for processes with the same memory and limits: those of one machine and container.

@@ -10,8 +10,8 @@ namespace lehr {
 constexpr size_t kHugePage = size_t{2} << 20;
 
 /// Maps `size` bytes of fresh memory, a whole number of pages, to be freed by munmap(address, size). Returns null if
-/// there is none. From 2 MB on, it uses huge pages where the system supports them: there are far fewer page faults, and
-/// direct I/O requests megabytes at once instead of lists of a few hundred small pages.
+/// there is none. From 2 MiB on, it uses huge pages where the system supports them: there are far fewer page faults,
+/// and direct I/O requests megabytes at once instead of lists of a few hundred small pages.
 void* map_pages(size_t size);
 
 /// A range of whole pages. `parts` are the sizes in bytes, in address order, of the mappings that the system sees: it

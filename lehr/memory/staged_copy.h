@@ -1,7 +1,7 @@
 // Copies of device tensors to pageable host memory through a few pinned buffers of fixed size.
 //
-// A device copies at full speed only to pinned memory, which cannot be swapped, is allocated in powers of two and stays
-// with the process. So only a part of the data is in pinned memory at any time.
+// A device copies at full speed only to pinned memory, which cannot be swapped, is allocated in powers of two and is
+// never returned to the system. So only a part of the data is in pinned memory at any time.
 #pragma once
 
 #include <memory>
