@@ -9,7 +9,7 @@
 namespace lehr {
 
 /// Counts the tensor bytes that its thread allocates on one kind of device during the meter's lifetime, and their
-/// release: by any thread on meta, by threads that have a meter on the CPU. Views share their tensor's memory and count
+/// release: on meta by any thread, on the CPU by threads that have a meter. Views share their tensor's memory and count
 /// once. Meters nest; the innermost meter of a device counts. Threads without a meter have no overhead.
 class MemoryMeter {
  public:

@@ -25,10 +25,10 @@ struct ProductSize {
   auto operator<=>(const ProductSize&) const = default;
 };
 
-/// Returns nullopt if the operator is not a matmul, or if it calls other matmul operators.
+/// Returns the size of a matmul; nullopt if the operator is none, or if it calls other matmul operators.
 std::optional<ProductSize> product_size(std::string_view name, const OperatorInputs& inputs);
 
-/// FLOPs of scores and weighted values; backward counts twice the forward. Returns nullopt if the operator is not
+/// Returns the FLOPs of scores and weighted values; backward counts twice the forward. nullopt if the operator is not
 /// ATen's attention.
 std::optional<double> attention_flops(std::string_view name, const OperatorInputs& inputs);
 

@@ -20,7 +20,7 @@ struct StatedInput {
   Placement placement = {};
 };
 
-/// The statement of an operator about itself. On axes other than its own it acts as on one device.
+/// An operator's statement of its inputs and its result. On other axes than its own it acts as on one device.
 struct Statement {
   const char* name = "";                 ///< Such as "all_gather".
   std::vector<int64_t> ranks = {};       ///< Ranks that work together; they identify the operator's axes. Empty for one
@@ -39,7 +39,7 @@ class OperatorWatch {
   virtual ~OperatorWatch() = default;
   /// Returns the operator's result as a meta tensor. Throws a usage error if the inputs violate the statement.
   virtual at::Tensor state(const Statement& statement) = 0;
-  /// Called at the begin and end of a module's call.
+  /// Called at the beginning and at the end of a module's call.
   virtual void enter(const torch::nn::Module& module) = 0;
   virtual void leave() = 0;
 };

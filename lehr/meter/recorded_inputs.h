@@ -9,7 +9,7 @@ struct RecordFunction;
 
 namespace lehr {
 
-/// Call it in a start callback that requested inputs.
+/// Returns the inputs. Call it in a start callback that requested them.
 c10::ArrayRef<const c10::IValue> recorded_inputs(const at::RecordFunction& function);
 
 }  // namespace lehr
