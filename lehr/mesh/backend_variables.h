@@ -1,4 +1,4 @@
-// Environment variables that LibTorch's distributed backends read by themselves.
+// Environment variables that LibTorch's distributed backends read.
 #pragma once
 
 #include <string>

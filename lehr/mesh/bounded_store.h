@@ -30,7 +30,7 @@ class BoundedStore {
  public:
   /// Opens a connection of its own, like that of `store`.
   BoundedStore(const c10::intrusive_ptr<c10d::Store>& store, std::chrono::milliseconds limit);
-  /// Abandons a call that is not answered.
+  /// Abandons a call that the store has not answered.
   ~BoundedStore();
   /// Pending and later calls throw StoreTimeout.
   void close();
@@ -44,7 +44,7 @@ class BoundedStore {
   void set(const std::string& key, const std::string& value);
   int64_t add(const std::string& key, int64_t value);
 
-  /// Runs several calls as one. `work` runs twice if it fails and, after StoreTimeout, as soon as the store answers.
+  /// Runs several calls as one. `work` runs again if it fails, and even after StoreTimeout, once the store answers.
   void run(std::function<void(c10d::Store&)> work);
 
  private:

@@ -43,11 +43,11 @@ class CollectiveLog {
   size_t add_group(const std::string& axis, const std::string& key);
   /// Returns the ticket of the collective. `counted`: true if all members take part, false for send and receive.
   int64_t begin(size_t group, const char* name, int64_t bytes, bool counted);
-  /// States that the rank waits for this collective.
+  /// Records that the rank now waits for this collective.
   void waits(int64_t ticket);
   void end(int64_t ticket);
 
-  /// Returns nullopt if it is no longer in the ring.
+  /// Returns the entry of a ticket; nullopt if it is no longer in the ring.
   std::optional<CollectiveRecord> find(int64_t ticket) const;
   /// The entries, oldest first.
   std::vector<CollectiveRecord> recent() const;

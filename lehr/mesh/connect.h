@@ -19,10 +19,10 @@ struct ConnectOptions {
   /// Device of the tensors that ranks exchange: the CPU, over Gloo; or a GPU, by default the one of gpu_of_rank
   /// (mesh/rank_device.h), over NCCL.
   at::Device device = at::kCPU;
-  /// True if only this kind of device is acceptable. If not, and some rank has no GPU of its own, all ranks use the
+  /// True if only this kind of device is acceptable. If false and some rank has no GPU of its own, all ranks use the
   /// CPU.
   bool require_device = true;
-  /// The reason why a rank without a GPU has none, if other ranks may have one.
+  /// The reason why this rank has no GPU, if other ranks may have one.
   std::string why_cpu = "";
   /// Called with the reason if the ranks use the CPU because some rank has no GPU.
   std::function<void(const std::string& why_cpu)> on_cpu_fallback = {};

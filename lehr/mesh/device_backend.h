@@ -13,7 +13,7 @@ namespace lehr::mesh {
 
 /// The parts of a group of ranks on devices.
 struct DeviceBackendParts {
-  /// Backend for tensors in host memory and for barriers: they use no device and do not wait for one.
+  /// Backend for tensors in host memory and for barriers: it uses no device and does not wait for one.
   c10::intrusive_ptr<c10d::Backend> host;
   /// Returns a backend of all members for the collectives of all other tensors. Called once, by all members, at the
   /// first such collective, so a group that only hosts use takes no device memory. Waiting for a collective makes the

@@ -22,8 +22,8 @@ struct FakeCollective {
 /// is assumed to hold the same data as this one: all_gather repeats the input, reduce_scatter returns this rank's chunk
 /// times the number of ranks, all_reduce the tensor times that number, all_to_all repeats rows of this rank, and a
 /// receive leaves its tensor unchanged. On meta tensors nothing is computed. `seen` is called with each collective, and
-/// `waited` with its number, from 0 in the order of `seen`, when its result is waited for; the store holds this rank's
-/// keys only. `copies_reductions` is that of the transport that it stands for.
+/// `waited` with its number, from 0 in the order of `seen`, when its result is waited for. The store holds this rank's
+/// keys only. `copies_reductions` is that of the simulated transport.
 std::unique_ptr<Transport> fake_transport(
     int64_t rank,
     int64_t world_size,

@@ -17,7 +17,7 @@ namespace lehr::mesh {
 struct GlooBackend {
   /// c10d's backend over Gloo, except for reduce_scatter. c10d implements it as an all_reduce of the whole input, of
   /// which each rank drops all but its own chunk, and its work never reports completion. Here each rank sends the
-  /// others their chunks and sums the chunks that it receives in the order of ranks, as ranks that are threads do.
+  /// others their chunks and sums the chunks that it receives in the order of ranks, as thread_transport does.
   c10::intrusive_ptr<c10d::Backend> collectives;
   /// Breaks all connections, so that waits on other threads end. Never throws.
   std::function<void()> disconnect;

@@ -23,8 +23,8 @@ class Watchdog;
 class Pending {
  public:
   Pending();
-  /// `group` must outlive it; `ticket` is that of the watch's log, if the group has a watch. A `message` is sent from
-  /// one rank to another.
+  /// `group` must outlive it; `ticket` is that of the watchdog's log, if the group has one. `message`: true for a send
+  /// or receive.
   Pending(
       const Group& group,
       std::string what,

@@ -40,7 +40,7 @@ Variables environment_variables();
 /// The number of processes on this machine is LOCAL_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_SIZE, MPI_LOCALNRANKS, or the
 /// entry of SLURM_STEP_TASKS_PER_NODE (SLURM_TASKS_PER_NODE) for node SLURM_NODEID. The port is MASTER_PORT,
 /// LEHR_MASTER_PORT, or derived from the job's id. Throws a usage error that names the variables if some are missing,
-/// are no numbers, or contradict each other, so that a process never runs alone although a launcher started several.
+/// are not numbers, or contradict each other, so that a process never runs alone although a launcher started several.
 /// Without a launcher: rank 0 of 1.
 RankEnvironment read_rank_environment(const Variables& variables);
 
@@ -49,7 +49,7 @@ RankEnvironment read_rank_environment(const Variables& variables);
 /// throws.
 struct StartedBeside {
   std::string description = "";
-  std::vector<std::string> variables = {};  ///< The names of the variables that show it.
+  std::vector<std::string> variables = {};  ///< The names of the variables that it was determined from.
 };
 StartedBeside started_beside_others(const Variables& variables);
 

@@ -37,7 +37,7 @@ class ThreadCommunicator {
       std::string name, int64_t size, std::shared_ptr<ThreadAbort> abort, std::chrono::milliseconds timeout);
 
   int64_t size() const { return size_; }
-  /// Publishes this rank's slot, and returns when all ranks have. Throws if the calls differ.
+  /// Publishes this rank's slot, and returns when all ranks have. Throws a runtime error if the calls differ.
   void meet(int64_t rank, Slot offer);
   /// The slot of a rank; valid between two synchronizations.
   Slot& slot(int64_t rank) { return slots_[static_cast<size_t>(rank)]; }
@@ -47,7 +47,7 @@ class ThreadCommunicator {
   void post(int64_t from, int64_t to, at::Tensor tensor);
   /// Reserves the number of the next tensor from `from` to `to`, which can be taken at any time.
   int64_t expect(int64_t from, int64_t to);
-  /// Returns the tensor with that number; waits for it. Throws as wait_for_all does.
+  /// Waits for the tensor with that number and returns it. Throws as wait_for_all does.
   at::Tensor take(int64_t from, int64_t to, int64_t number);
   /// Wakes all waiting threads.
   void wake();

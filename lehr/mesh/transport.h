@@ -32,17 +32,17 @@ class Transport {
   /// with the same name, which must be unique. Throws a runtime error if not all arrive in time.
   virtual c10::intrusive_ptr<c10d::Backend> connect(const std::string& group, const std::vector<int64_t>& ranks) = 0;
 
-  /// True if two ranks are connected by the first message from one to the other, which blocks both hosts until both
-  /// have called it: then the order of first messages must be the same on all ranks
+  /// True if two ranks are connected by the first message from one to the other, which blocks each host until the other
+  /// has called it, too: then the order of first messages must be the same on all ranks
   /// (DistributedContext::connect_messages).
   virtual bool connects_by_messages() const { return false; }
   /// True if a reduce-scatter of device() holds as much memory again as its input until it is waited for: then many in
-  /// flight hold all of their inputs twice.
+  /// flight hold twice the memory of all their inputs.
   virtual bool copies_reductions() const { return false; }
   /// Communicators that this rank has on its device, each of which takes memory there.
   virtual int64_t num_communicators() const { return 0; }
 
-  /// Keys and values that all ranks share: for data that is no tensor.
+  /// Keys and values that all ranks share: for data other than tensors.
   virtual c10::intrusive_ptr<c10d::Store> store() = 0;
 
   /// Makes every pending and later collective fail on all ranks, with this message, as far as the transport can. Any

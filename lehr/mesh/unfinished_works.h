@@ -26,7 +26,7 @@ struct UnfinishedWork {
 /// Returns whether the work is done; throws the reason if it failed.
 bool is_done(c10d::Work& work);
 
-/// The unfinished collectives of a rank. Any thread. Works are queried and destroyed outside of its lock: a query of
+/// The unfinished collectives of a rank. Thread-safe. Works are queried and destroyed outside of its lock: a query of
 /// the device may wait for a thread that holds the device's queue, and that thread for the lock.
 class UnfinishedWorks {
  public:
@@ -38,7 +38,7 @@ class UnfinishedWorks {
     UnfinishedWork work;
     std::string problem;
   };
-  /// Removes completed works. Returns the oldest that failed, which stays: how far it came is unknown.
+  /// Removes completed works. Returns the oldest that failed, which stays, since its progress is unknown.
   std::optional<Failed> forget_done();
 
  private:

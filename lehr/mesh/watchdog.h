@@ -61,7 +61,7 @@ class Watchdog {
     /// Breaks the connections of this rank, so that nothing waits for the others any more.
     std::function<void()> disconnect = [] {};
   };
-  /// The watch uses a connection of its own, like that of `store`.
+  /// The watchdog uses a connection of its own, like that of `store`.
   Watchdog(const c10::intrusive_ptr<c10d::Store>& store, Options options);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
@@ -89,7 +89,7 @@ class Watchdog {
   /// failure.
   [[noreturn]] void explain(int64_t ticket, const std::vector<int64_t>& ranks, const std::string& problem);
 
-  /// Tells the others that this rank ends with this message. The first such message of all ranks counts.
+  /// Tells the others that this rank ends with this message. Only the first such message of all ranks counts.
   void fail(const std::string& message) noexcept;
   bool failed() const { return failed_; }
   /// Call it when this rank ends normally. Returns when all ranks have ended, or after `limit`: a rank that does not
