@@ -19,7 +19,7 @@ struct LogitsChunk {
   at::Tensor part_of(const at::Tensor& rows) const { return rows.narrow(0, first, logits.size(0)); }
 };
 
-/// Computes the losses of a chunk, and puts them where its owner wants them.
+/// Computes the losses of a chunk, and stores them; over_chunks does not use them.
 using ChunkLoss = std::function<void(const LogitsChunk& chunk)>;
 
 /// Gradients of the linear layer that computes the logits; undefined if not wanted.
@@ -45,7 +45,7 @@ void save_unit_gradients(torch::autograd::AutogradContext* ctx, const HeadGradie
 
 /// Returns the gradients for the incoming gradient (N) of all tokens, of which those at `index` count (undefined: all).
 /// Scales the saved ones if all tokens that count have the same incoming gradient. Else, and in a second backward pass
-/// (retain_graph), calls `recompute(missing, row_scale)` for what is missing.
+/// (retain_graph), calls `recompute(missing, row_scale)` for the missing ones.
 HeadGradients scaled_unit_gradients(
     torch::autograd::AutogradContext* ctx,
     const at::Tensor& grad,

@@ -26,7 +26,7 @@ struct GradMask {
   bool weight = true;
 };
 
-/// Returns the type in which `type` is computed: float64 for float64, else float32.
+/// Returns the type in which elements of `type` are computed: float64 for float64, else float32.
 inline at::ScalarType wide_type(at::ScalarType type) {
   return type == at::kDouble ? at::kDouble : at::kFloat;
 }
@@ -67,7 +67,7 @@ void run_kernel(const at::Tensor& like, int64_t begin, int64_t end, int64_t grai
   }
 }
 
-/// Returns the minimum number of items per thread, such that a thread has about ten microseconds of work.
+/// Returns the minimum number of items per chunk, so that a chunk is about ten microseconds of work.
 inline int64_t grain_for(int64_t elements_an_item) {
   return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, elements_an_item));
 }

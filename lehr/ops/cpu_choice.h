@@ -1,4 +1,4 @@
-// The environment variable LEHR_CPU: run on this CPU as on an older one.
+// The environment variable LEHR_CPU, which limits the instruction set to that of an older CPU.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ Arch parse_arch(const char* value, Arch best);
 /// Restricts ATen, oneDNN and MKL to chosen_arch() too, if LEHR_CPU is set. They read environment variables of their
 /// own when they are first used, so call it at the start of a program, before it has a second thread: setenv concurrent
 /// with another thread's getenv is undefined behaviour. Variables that the user has set stay. Throws as chosen_arch
-/// does, and if ATen has chosen already.
+/// does, and if ATen has chosen its instruction set already.
 void restrict_cpu_libraries();
 
 /// Returns the instruction set of kernels in `dtype`, for people: "AVX2 (LEHR_CPU)", "AVX-512 with BF16".

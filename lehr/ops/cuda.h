@@ -86,7 +86,7 @@ void run(const char* name, const at::Tensor& like, const Body& body);
 
 /// Returns the table of this thread; only valid where `supports` is true.
 const Table& table();
-/// Returns how often table() was called, which is at least once per launch: tests check by it that kernels
+/// Returns the number of calls of table(), which is at least one per launch: tests check by it that kernels
 /// ran.
 int64_t table_uses();
 /// Throws a usage error unless all defined tensors are on one device.

@@ -21,7 +21,7 @@ class Recompute : public torch::autograd::FunctionPreHook {
   /// `output` is the tensor that `make` recomputes, as the node returned it.
   Recompute(Make make, const at::Tensor& output)
       : make_(std::move(make)), output_nr_(output.output_nr()), version_(output._version()) {}
-  /// The same in two parts, between which other operators may run: `start` begins, and what it returns ends.
+  /// The same in two parts, between which other operators may run: `start`, and then the function that it returns.
   Recompute(std::function<Make()> start, const at::Tensor& output)
       : start_(std::move(start)), output_nr_(output.output_nr()), version_(output._version()) {}
 

@@ -48,8 +48,8 @@ class WorkRecorder {
 };
 using Recorder = std::shared_ptr<WorkRecorder>;
 
-/// Records graphs of one device. Warm-ups and recordings run on one side stream, which waits for the current stream
-/// before and is waited for after.
+/// Records graphs of one device. Warm-ups and recordings run on one side stream. It first waits for the current stream,
+/// which waits for it afterwards.
 class GraphRecorder final : public WorkRecorder {
  public:
   /// `functions` must outlive all recordings.

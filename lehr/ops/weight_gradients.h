@@ -1,4 +1,4 @@
-// Split backward: dgrad first, wgrad later, as zero-bubble pipeline schedules need it (Qi et al.,
+// Split backward: dgrad first, wgrad later, for zero-bubble pipeline schedules (Qi et al.,
 // https://arxiv.org/abs/2401.10241, where they are B and W).
 #pragma once
 

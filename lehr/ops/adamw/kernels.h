@@ -12,10 +12,10 @@ struct AdamWCall {
   const T* grad;
   T* exp_avg;
   T* exp_avg_sq;
-  float grad_divisor;  ///< Divisor of the gradients (clipping).
-  float decay;         ///< 1 - lr * weight_decay
-  float lerp;  ///< exp_avg moves by lerp * (gradient - exp_avg), with lerp = 1 - beta1 if that is below 0.5, ...
-  bool lerp_from_grad;  ///< ... else from the gradient on, with lerp = -beta1.
+  float grad_divisor;   ///< Divisor of the gradients (clipping).
+  float decay;          ///< 1 - lr * weight_decay
+  float lerp;           ///< exp_avg += lerp * (grad - exp_avg), with lerp = 1 - beta1 if that is below 0.5.
+  bool lerp_from_grad;  ///< Otherwise exp_avg = grad + lerp * (grad - exp_avg), with lerp = -beta1.
   float beta2, one_minus_beta2;
   float negative_step_size;  ///< -lr / (1 - beta1^t)
   float root_divisor;        ///< sqrt(1 - beta2^t)

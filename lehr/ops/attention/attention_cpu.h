@@ -9,12 +9,12 @@
 
 namespace lehr::ops::cpu {
 
-/// Returns whether attention_forward takes this call: causal order, documents and padding that form sequences
-/// (attention_sequences.h), float32 or bfloat16, and not so few queries that tiles would be mostly empty. All options
-/// are supported.
+/// Returns whether attention_forward takes this call, if its documents and padding form sequences
+/// (attention_sequences.h): causal order without `allowed` and `bias`, float32 or bfloat16, and kFewQueries queries or
+/// more, since tiles would be mostly empty otherwise. All options are supported.
 bool supports_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask);
-/// (batch, keys) int32, where in its row the sequence at each position begins, for cumulative lengths of the rows;
-/// undefined if these are.
+/// Returns, for each position of a row, the position at which its sequence begins: (batch, keys) int32, from the
+/// cumulative lengths of all rows. Undefined if these are undefined.
 at::Tensor first_keys_of(const at::Tensor& cumulative_lengths, int64_t batch, int64_t keys);
 /// Arguments of a call of attention that all queries share.
 struct AttentionPlan {

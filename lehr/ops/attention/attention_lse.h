@@ -52,7 +52,7 @@ struct AttentionPartGradients {
   at::Tensor v;
 };
 /// Returns the contribution of a range of keys to the gradients. `log_sum` and `products` (B, T, Hq) are those of the
-/// whole result: its LSEs, sinks included, and the sums over a head's elements of its gradient `dout` times its output.
+/// whole result: its LSEs, sinks included, and the sums over a head's elements of its output times its gradient `dout`.
 AttentionPartGradients attention_part_backward(
     const at::Tensor& dout,
     const at::Tensor& products,

@@ -9,7 +9,7 @@ namespace lehr::ops::cpu {
 class Bf16Brgemm {
  public:
   Bf16Brgemm() = default;
-  ~Bf16Brgemm();  ///< Releases the thread's tile registers.
+  ~Bf16Brgemm();  ///< Releases the thread's AMX tile registers.
   Bf16Brgemm(const Bf16Brgemm&) = delete;
   Bf16Brgemm& operator=(const Bf16Brgemm&) = delete;
 

@@ -1,5 +1,5 @@
-// The causal depth-wise convolution over tokens with SiLU, as linear attention has it before its queries, keys and
-// values.
+// The causal depth-wise convolution over tokens with SiLU that linear attention applies to its projected queries, keys
+// and values.
 #pragma once
 
 #include "lehr/base/torch.h"
@@ -12,7 +12,7 @@ namespace lehr::ops {
 ///
 /// x is (B, T, ...), whose dimensions after the second are D channels together; weight is (D, 1, W) of the same type,
 /// as torch.nn.Conv1d stores it with groups = D; the result has the shape and type of x. The sum is in float32 (float64
-/// for float64). `cumulative_lengths` are those of the sequences of all rows (attention_sequences.h), int32 on the
+/// for float64). `cumulative_lengths` are those of the sequences of all rows (cumulative_lengths_of), int32 on the
 /// same device; undefined if each row is one sequence. W is at most kMostTaps. Throws a usage error for other shapes
 /// and types.
 at::Tensor causal_conv(

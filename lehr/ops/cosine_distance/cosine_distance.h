@@ -1,4 +1,4 @@
-// Distance of hidden states by their direction.
+// Cosine distance of hidden states.
 #pragma once
 
 #include "lehr/base/torch.h"

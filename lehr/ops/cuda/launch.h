@@ -113,7 +113,7 @@ __global__ __launch_bounds__(kMostThreads) void in_blocks(const __grid_constant_
 
 /// Launches kernels on a GPU; see kernel.h.
 struct DeviceLaunch {
-  /// Bytes of shared memory that a block may use, in total, without an opt-in.
+  /// Bytes of `scratch` that need no opt-in: with BlockGroup's own they stay below the 48 KiB that any block may use.
   static constexpr int64_t kPlainScratch = 40 << 10;
 
   template <class Body>

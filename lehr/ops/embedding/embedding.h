@@ -8,8 +8,8 @@ namespace lehr::ops {
 /// Returns rows `ids` (..., int32 or int64) of `table` (V, H) as (..., H). The gradient of the table is dense: zero
 /// except in the rows that were looked up. On the CPU it is summed in float32 (float64 for float64) in the order of the
 /// ids, with one rounding at the end, so it does not depend on the number of threads. On a GPU, and in other dtypes,
-/// the gradient is ATen's. Throws a usage error for other shapes and dtypes; ids outside of the table are an error of
-/// ATen's.
+/// the gradient is ATen's. Throws a usage error for other shapes and dtypes. For ids outside of the table ATen throws
+/// its own error.
 at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids);
 
 /// Returns `ids` (..., int32 or int64) as int64, with 0 in place of ids outside of a vocabulary of `size`. The first

@@ -18,11 +18,11 @@ struct GatedDeltaInputs {
   at::Tensor beta;   ///< (B, T, Hv) strength of the correction, from 0 to 1; of the decay's type.
   /// (B, Hv, K, V) of the decay's type: the state before the first token of each row; zero if undefined.
   at::Tensor initial_state = {};
-  /// Cumulative lengths of the sequences of all rows (attention_sequences.h), int32 on the same device: the state is
-  /// zero at the begin of each but the first of a row. Undefined if each row is one sequence.
+  /// Cumulative lengths of the sequences of all rows (cumulative_lengths_of), int32 on the same device: the state is
+  /// zero at the beginning of each except the first of a row. Undefined if each row is one sequence.
   at::Tensor cumulative_lengths = {};
 
-  /// In the forward of an autograd function that calls the rule: saves these for backward, and `more` behind them.
+  /// In the forward of an autograd function that calls the rule: saves these for backward, and `more` after them.
   /// Queries, keys and values that are recomputable are not kept (ops/recompute.h).
   void save(torch::autograd::AutogradContext* ctx, const std::vector<at::Tensor>& more = {}) const;
   /// In its backward: returns them, from the saved variables of the context.
@@ -45,7 +45,7 @@ struct GatedDelta {
 /// On the CPU in chunks of 64 tokens: within a chunk, the corrections solve a triangular system (the WY
 /// representation), so that everything else is matmuls, in float32 (float64 for float64). Time and memory are linear in
 /// T. Backward saves the inputs and recomputes the states; it is not differentiable, and throws a usage error under
-/// create_graph. On other devices the definition runs, token by token. Throws a usage error for other shapes and types.
+/// create_graph. On other devices plain ATen runs, token by token. Throws a usage error for other shapes and types.
 GatedDelta gated_delta_rule(const GatedDeltaInputs& inputs);
 
 /// Returns the final state alone, without a graph, for about half the work.

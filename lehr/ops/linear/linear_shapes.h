@@ -1,4 +1,4 @@
-// Shape checks that linear layers of all dtypes share.
+// Shape checks that linear and linear_float8 share.
 #pragma once
 
 #include "lehr/ops/autograd.h"

@@ -1,4 +1,4 @@
-// Scales of float8 operands whose rows several ranks hold parts of.
+// Scales of float8 operands whose rows are split over ranks.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 
 namespace lehr::ops {
 
-/// Where the operands of a linear layer's matmuls are split over ranks. A scale depends on the largest element of a
+/// The split of the operands of a linear layer's matmuls over ranks. A scale depends on the largest element of a
 /// whole row, so each function replaces numbers by their maximum over the ranks that hold the other parts; all these
 /// ranks must call it. Null: this rank holds all.
 struct Float8Split : torch::CustomClassHolder {
@@ -18,7 +18,7 @@ struct Float8Split : torch::CustomClassHolder {
   Maximum tokens;   ///< Over tokens: the rows of the transposes of g and x in wgrad.
 };
 
-/// The calls of linear_float8 on this thread, and their backwards, have the split while this exists.
+/// While it exists, calls of linear_float8 on this thread, and their backward passes, have the split.
 class Float8SplitScope {
  public:
   explicit Float8SplitScope(const c10::intrusive_ptr<Float8Split>& split);

@@ -1,4 +1,4 @@
-// Multiply-adds in registers.
+// The kernels of multiply-adds in registers.
 #pragma once
 
 #include "lehr/ops/kernels/slot.h"

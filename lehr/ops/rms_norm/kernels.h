@@ -78,7 +78,7 @@ constexpr bool fits_row(int64_t size) {
   return size > 0 && size <= kMostInRow && size % kPack<T> == 0;
 }
 /// Returns the number of groups of `threads` that share `rows` in the backward pass of a norm: 512 threads for each of
-/// 132 multiprocessors, whatever the device has.
+/// 132 multiprocessors, whatever the number of the device.
 constexpr int64_t weight_gradient_parts(int64_t rows, int64_t threads) {
   const int64_t most = 132 * 512 / threads;
   return rows < most ? rows : most;

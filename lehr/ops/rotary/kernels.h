@@ -40,7 +40,7 @@ struct NormRotaryBackward {
   int64_t heads;
 };
 
-/// The largest head size that the norm_rotary kernels support.
+/// The largest head size that norm_forward and norm_backward support.
 constexpr int64_t kMaxFusedHeadSize = 1024;
 
 /// On the CPU, for tokens [first, last).

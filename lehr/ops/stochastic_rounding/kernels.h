@@ -11,8 +11,8 @@ namespace lehr::ops {
 struct RoundingNoise {
   uint64_t seed;
   uint64_t stream;
-  /// False: eight elements share a block (see noise_bits in optim/stochastic_rounding.cpp). True: element i has block i
-  /// and takes the low half of its first word, as Triton's tl.randint(seed, i).
+  /// False: eight elements share a block (see noise_of in optim/stochastic_rounding_ref.cpp). True: element i has block
+  /// i and takes the low half of its first word, as Triton's tl.randint(seed, i).
   bool block_an_element;
 };
 

@@ -22,7 +22,7 @@ TokenPermutation sort_by_expert(const at::Tensor& selected_experts, int64_t num_
 /// in the order of its choices, so results do not depend on the number of threads.
 at::Tensor permute_tokens(const at::Tensor& tokens, const TokenPermutation& permutation);
 
-/// Returns rows (M, H) from sorted order to the order of copies. With one choice per token it inverts permute_tokens.
+/// Reorders rows (M, H) from sorted order to the order of copies. With one choice per token it inverts permute_tokens.
 at::Tensor unpermute_rows(const at::Tensor& sorted, const TokenPermutation& permutation);
 
 /// Returns the weighted sum (N, H) of each token's k results, for sorted (N*k, H) and weights (N, k) of the same type.
