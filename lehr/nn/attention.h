@@ -49,14 +49,14 @@ class HasAttentionCore {
   AttentionCore attention_core_;
 };
 
-/// The elements that one statistic of QK-norm is over.
+/// The elements over which QK-norm computes one mean square.
 enum class QKNormWidth {
   head,  ///< Each query and each key head by itself, with one weight of head_dim elements for all of them (Qwen3).
   full,  ///< All query heads of a token together, and all its key heads, with a weight per element (OLMo 2,
          ///< https://arxiv.org/abs/2501.00656).
 };
 
-/// Fields without a value are plain attention; all options can be combined, except those that a comment excludes.
+/// Unset fields mean plain attention. All options can be combined, except where a comment excludes it.
 struct GroupedQueryAttentionParameters {
   int64_t hidden_size;
   int64_t num_attention_heads;

@@ -12,7 +12,7 @@ namespace lehr::nn {
 struct DistillationTargets {
   at::Tensor hidden_states;  ///< (B, T, the teacher's hidden size), after its final norm.
   at::Tensor head_weight;    ///< (V, the teacher's hidden size).
-  /// (B, T, H) of each layer of the whole model, undefined for those of other stages; empty: the model's are not
+  /// (B, T, H) of each layer of the whole model, undefined for layers of other stages. Empty: layer outputs are not
   /// compared.
   std::vector<at::Tensor> layer_outputs;
   at::Tensor earlier_distance;  ///< (B, T), with its gradient: Distilled::cosine_distance of earlier stages.
@@ -24,8 +24,8 @@ struct Distilled {
   at::Tensor loss;             ///< ops::LinearKl::loss.
   at::Tensor kl;               ///< KL(teacher || model), without gradients.
   at::Tensor agrees;           ///< 1 where the most likely token is the teacher's.
-  at::Tensor cosine_distance;  ///< The mean over layers of 1 - cos of both hidden states after a layer. Of a stage
-                               ///< before the last: the share of the layers so far, also where there is no label.
+  at::Tensor cosine_distance;  ///< The mean over layers of 1 - cos(model's, teacher's hidden states). On a stage
+                               ///< before the last: the layers' part so far, also where there is no label.
 };
 
 /// The mean distance of a model's hidden states from a teacher's, over the layers.

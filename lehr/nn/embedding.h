@@ -15,7 +15,7 @@ struct SplitVocabulary {
   std::map<std::string, int64_t> sizes;
   std::vector<std::string> order;
 
-  /// Total number of ids. Throws a usage error if `order` and `sizes` do not name the same segments.
+  /// Total number of ids. Throws a usage error if `order` and `sizes` name different segments, or a size is below 1.
   int64_t size() const;
 };
 

@@ -43,11 +43,11 @@ class GroupedLinearImpl : public Module {
 };
 LEHR_MODULE(GroupedLinear);
 
-/// What differs between the experts of models.
+/// Options in which the experts of models differ.
 struct ExpertOptions {
   bool bias = false;                           ///< Biases of all projections.
   std::optional<ops::SwiGLUClamp> clamp = {};  ///< The gate is ops::clamped_swiglu (gpt-oss), and one projection has
-                                               ///< the rows of both halves in turn.
+                                               ///< the rows of gate and up in turn.
 };
 
 /// down_proj(silu(gate_proj(x)) * up_proj(x)) for every expert, or down_proj(clamped_swiglu(gate_up_proj(x))).
@@ -65,7 +65,7 @@ class GroupedSwiGLUImpl : public Module {
 
   GroupedLinear gate_proj{nullptr};  // null with a clamp, like up_proj
   GroupedLinear up_proj{nullptr};
-  GroupedLinear gate_up_proj{nullptr};  // null without a clamp; weight (E, 2I, H), its even rows are the gate's
+  GroupedLinear gate_up_proj{nullptr};  // null without a clamp; weight (E, 2I, H), whose even rows are the gate's
   GroupedLinear down_proj{nullptr};
 
  private:

@@ -1,5 +1,5 @@
 // Gated DeltaNet (Yang et al., https://arxiv.org/abs/2412.06464): linear attention with a state that forgets and is
-// corrected, as Qwen3-Next has it in most layers.
+// corrected, as in most layers of Qwen3-Next.
 #pragma once
 
 #include <array>
@@ -37,7 +37,7 @@ class CausalConv1dImpl : public Module {
 };
 LEHR_MODULE(CausalConv1d);
 
-/// What a gated DeltaNet's core mixes over tokens.
+/// The tensors that a gated DeltaNet's core mixes over tokens.
 struct GatedDeltaStreams {
   std::array<at::Tensor, 3> heads;    ///< Queries, keys and values before their convolutions, (B, T, Hk or Hv, K or V).
   std::array<at::Tensor, 3> weights;  ///< Those of their convolutions, (heads' channels, 1, W).
@@ -48,7 +48,7 @@ struct GatedDeltaStreams {
 using GatedDeltaCore = std::function<at::Tensor(const GatedDeltaStreams& streams, const ops::AttentionMask& mask)>;
 
 /// Returns the cumulative lengths of documents and padding (ops::cumulative_lengths_of); undefined if each row is one
-/// sequence. Throws a usage error for masks that are no documents or padding.
+/// sequence. Throws a usage error for masks other than documents and padding.
 at::Tensor gated_delta_sequences(const ops::AttentionMask& mask, int64_t rows, int64_t tokens);
 
 /// With q, k, v, z, b and a projected from the hidden states, and q, k and v passed through a causal convolution:
@@ -56,7 +56,7 @@ at::Tensor gated_delta_sequences(const ops::AttentionMask& mask, int64_t rows, i
 ///     y = gated_delta_rule(q, k, v, decay = -exp(A_log) softplus(a + dt_bias), beta = sigmoid(b))
 ///     output = out_proj(norm(y) silu(z))
 ///
-/// States begin anew in each document of a packed batch, and after padding. The number of local heads follows from the
+/// States are reset in each document of a packed batch, and after padding. The number of local heads follows from the
 /// projections' outputs, which may hold only some of the heads.
 class GatedDeltaNetImpl : public Module {
  public:
@@ -64,7 +64,7 @@ class GatedDeltaNetImpl : public Module {
   explicit GatedDeltaNetImpl(const GatedDeltaNetParameters& params);
 
   /// Maps (B, T, C) to (B, T, C). With a cache, the T tokens follow those in the cache; documents and padding are then
-  /// not supported. Throws a usage error for masks that are no documents or padding.
+  /// not supported. Throws a usage error for masks other than documents and padding.
   at::Tensor forward(
       const at::Tensor& hidden_states, const ops::AttentionMask& mask = {}, KeyValueCache* cache = nullptr);
 

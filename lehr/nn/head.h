@@ -38,11 +38,11 @@ class SplitLanguageModellingHeadImpl : public Module {
       const DistillationTargets& targets,
       ops::LinearKl& values);
 
-  /// What the head does with some rows of its weight, if the vocabulary is sharded.
+  /// The functions of a head that holds only some rows of its weight, because the vocabulary is sharded.
   struct Sharded {
     /// Scores labels, instead of ops::linear_cross_entropy.
     std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels)> loss;
-    /// Compares with a teacher, instead of ops::linear_kl; teacher.weight are the same rows.
+    /// Compares with a teacher, instead of ops::linear_kl; teacher.weight has the same rows.
     std::function<ops::LinearKl(
         const at::Tensor& hidden,
         const at::Tensor& weight,
@@ -57,8 +57,8 @@ class SplitLanguageModellingHeadImpl : public Module {
   };
   void set_sharded(Sharded sharded) { sharded_ = std::move(sharded); }
 
-  /// Returns all positions (B, T, ...) of a tensor that has those of this rank, as the hidden states given to the head
-  /// have: the tensor itself, unless the head is sharded.
+  /// Returns all positions (B, T, ...) of a tensor that has this rank's positions, like the hidden states that the head
+  /// reads. Returns the tensor itself unless the head is sharded.
   at::Tensor whole_sequence(const at::Tensor& part) const { return sharded_ ? sharded_->whole_sequence(part) : part; }
 
   /// Returns all logits, (B, T, V), in the dtype of the hidden states.
@@ -67,7 +67,7 @@ class SplitLanguageModellingHeadImpl : public Module {
   /// The segments' weights, in order, each Linear without bias.
   std::vector<Linear> segments;
 
-  /// All segments as one matrix (V, H); of several segments a copy.
+  /// All segments as one matrix (V, H), which is a copy if there are several.
   at::Tensor whole_weight() const;
 
  private:

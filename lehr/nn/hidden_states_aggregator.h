@@ -7,7 +7,7 @@
 
 namespace lehr::nn {
 
-/// The aggregate of each layer's output that is kept.
+/// The aggregate that is kept of each layer's output.
 enum class HiddenStatesAggregationMode {
   no,    ///< Nothing.
   mean,  ///< The mean over the tokens that the aggregation mask selects.

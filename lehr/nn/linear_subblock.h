@@ -5,7 +5,7 @@
 
 namespace lehr::nn {
 
-/// y = W x with W (hidden_size, hidden_size), for each token by itself, in place of an attention or a feed-forward
+/// y = W x with W (hidden_size, hidden_size), for each token separately, in place of an attention or a feed-forward
 /// block (Puzzle, https://arxiv.org/abs/2411.19146). The linear layer is the child `name`: "linear_attn" or
 /// "linear_mlp", as in Nemotron-NAS models.
 class LinearSubblockImpl : public Module {

@@ -1,4 +1,4 @@
-// The interface of an adapter for parallel styles: one matrix for each side of the layer's weight, and the dropout.
+// The interface that parallel styles use of a low-rank adapter: its two matrices, and its dropout.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ class LowRankAdapter {
   virtual const ParameterPtr& input_matrix() const = 0;
   /// B (out_features, r), whose rows are sharded with those of W.
   virtual const ParameterPtr& output_matrix() const = 0;
-  /// Returns whether it drops elements of its input in training. Its masks follow a shard of the input's features, not
-  /// one of its tokens.
+  /// Returns whether it applies dropout to its input in training. Its masks take account of a shard of the input's
+  /// features, but not of a shard of its tokens.
   virtual bool drops() const = 0;
   /// Makes the masks those of whole sequences from now on, if the inputs (B, T, in_features) hold the chunks with these
   /// numbers of each sequence, of equal length and in this order. Default: {0}, whole sequences.

@@ -39,9 +39,9 @@ struct ModelInputs {
 struct ModelOutputs {
   at::Tensor hidden_states;           ///< (B, T, H); after the final norm on the last stage.
   at::Tensor hidden_states_snapshot;  ///< (l, B, H).
-  at::Tensor logps;                   ///< nll() under the name that d9d gave it, although the sign is the other one.
-  at::Tensor scores;                  ///< (N, num_labels), float32 or float64.
-  at::Tensor embeddings;              ///< (N, E), float32 or float64.
+  at::Tensor logps;                   ///< nll() under d9d's name, although log-probabilities have the opposite sign.
+  at::Tensor scores;                  ///< (N, num_labels), or (B, T, num_labels) if not pooled; float32 or float64.
+  at::Tensor embeddings;              ///< (N, E), or (B, T, E) if not pooled; float32 or float64.
   Distilled distilled = {};           ///< If the inputs have distillation; nll() then has no gradient.
 
   /// (B, T) negative log-likelihood of the labels per token, float32 or float64; 0 where there is no label.

@@ -96,8 +96,8 @@ class ModuleLateInit {
  public:
   virtual ~ModuleLateInit() = default;
   /// Initializes all parameters of the module and its children, which use their own reset_parameters. They must be
-  /// materialized.
-  /// A parameter's values depend on the seed and its name as seen from this module (after the prefix).
+  /// materialized. A parameter's values depend on the seed, and on the prefix and its name as seen from this
+  /// module.
   virtual void reset_parameters(const InitContext& context) = 0;
   void reset_parameters() { reset_parameters(InitContext{}); }
 };
@@ -118,7 +118,7 @@ class Module : public torch::nn::Module, public ModuleLateInit {
   const std::vector<std::shared_ptr<CallHook>>& call_hooks() const { return call_hooks_; }
   /// Runs `forward` inside all hooks.
   at::Tensor call_hooked(const at::Tensor& input, const CallHook::Forward& forward) const;
-  /// True if the names of descendants begin with this module's names for its children. False for a module that only
+  /// True if this module's names for its children are part of the full names below them. False for a module that only
   /// groups parts of one model.
   virtual bool names_children() const { return true; }
 

@@ -18,7 +18,7 @@ struct RoutingResult {
 /// The function that turns the logits of a token into scores.
 enum class RouterScore {
   softmax,  ///< Probabilities over all experts (Shazeer et al., https://arxiv.org/abs/1701.06538; as in Qwen3-MoE).
-  sigmoid,  ///< Of each logit by itself (DeepSeek-V3, https://arxiv.org/abs/2412.19437).
+  sigmoid,  ///< The sigmoid of each logit (DeepSeek-V3, https://arxiv.org/abs/2412.19437).
 };
 
 /// Options in which the routers of models differ, with the names of Hugging Face's config.json where it has one.
@@ -58,9 +58,9 @@ class TopKRouterImpl : public Module {
   /// Routes tokens (N, H). If `losses` are active, their gradients flow into the gate as well.
   RoutingResult forward(const at::Tensor& tokens, RouterLosses* losses = nullptr);
 
-  /// The scores of logits (N, E); a logit of -infinity, of an expert that is not there, has score 0.
+  /// The scores of logits (N, E); a logit of -infinity, as for an absent expert, has score 0.
   at::Tensor scores(const at::Tensor& logits) const;
-  /// The values (N, E) whose largest are the experts of a token: score + bias, -infinity outside of the token's groups.
+  /// The values (N, E) whose top k select a token's experts: score + bias; -infinity outside of the token's groups.
   at::Tensor preferences(const at::Tensor& scores) const;
   /// The weights (N, k) of the results of experts with these scores (N, k).
   at::Tensor weights(const at::Tensor& selected) const;

@@ -16,8 +16,8 @@ struct RouterLossWeights {
 
 /// The router losses of one forward over all MoE layers of a model, which share this object.
 ///
-/// Load balancing (Fedus et al., https://arxiv.org/abs/2101.03961, as transformers computes it without a mask: padding
-/// counts like any token): E * sum_e f_e P_e,
+/// Load balancing (Fedus et al., https://arxiv.org/abs/2101.03961) as transformers computes it without a mask, so
+/// padding counts like any token: E * sum_e f_e P_e,
 /// where, over all tokens of all MoE layers together, f_e is the mean number of a token's choices that are expert e,
 /// and P_e the mean probability of e. z-loss (Zoph et al., https://arxiv.org/abs/2202.08906): the mean of
 /// logsumexp(logits)^2.
