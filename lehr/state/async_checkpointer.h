@@ -48,7 +48,7 @@ class AsyncCheckpointer {
       std::shared_ptr<Coordinator> coordinator = nullptr,
       QueuesOf queues_of = device_queues,
       int64_t pinned_bytes = kPinnedBytes);
-  /// Waits for a running save. After an exception waits for other ranks for at most a minute.
+  /// Waits for a running save. During an exception waits for the other ranks for at most five seconds.
   ~AsyncCheckpointer();
   AsyncCheckpointer(const AsyncCheckpointer&) = delete;
   AsyncCheckpointer& operator=(const AsyncCheckpointer&) = delete;

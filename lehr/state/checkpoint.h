@@ -1,8 +1,8 @@
 // The folder of a run's checkpoints. Only complete checkpoints are visible in it.
 //
 // A checkpoint is written into a hidden folder, synced to disk, and renamed to `step-N`. Even if the process is killed
-// at any time, every folder named `step-N` is complete, and the newest one from before a save exists until the new one
-// does.
+// at any time, every folder named `step-N` is complete, and during a save the newest one remains until the new one
+// exists.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ enum class Reading {
   again,  ///< They may be read again soon: reads go through the page cache and stay there.
   once,   ///< They are not read again, as with checkpoints, of which each rank reads its own part: ranges that are not
          ///< cached are read with O_DIRECT if the file system supports it. That evicts nothing from the page cache, and
-         ///< filling fresh page cache would be slower than a good disk.
+         ///< filling fresh page cache would be slower than a fast disk.
 };
 
 /// A file for reading. Every function throws a runtime error with the path and the reason.

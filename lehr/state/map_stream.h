@@ -22,7 +22,7 @@ class TensorSource {
   virtual void copy(const std::string& name, const Box& box, const at::Tensor& target) const {
     target.copy_(read(name, box));
   }
-  /// Returns the number of threads that may read concurrently with a benefit.
+  /// Returns the number of concurrent reads that is worth using.
   virtual int64_t reads_at_once() const { return 1; }
 };
 

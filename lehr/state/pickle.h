@@ -7,10 +7,10 @@
 
 namespace lehr::state {
 
-/// Returns whether a file is one, or an archive of torch.save with one in it, by its name and its first bytes.
+/// Returns whether a file is a pickle, or an archive of torch.save that contains one, by its name and its first bytes.
 bool is_pickle(const std::filesystem::path& name, std::string_view begin);
 
-/// Returns the name of a file of weights in `folder` that is a pickle, such as pytorch_model.bin, if there is one.
+/// Returns a file name in `folder` that is one of pickled weights, such as pytorch_model.bin, if there is one.
 std::optional<std::filesystem::path> pickled_weights(const std::filesystem::path& folder);
 
 }  // namespace lehr::state

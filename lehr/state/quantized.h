@@ -13,7 +13,7 @@
 
 namespace lehr::state {
 
-/// How a tensor is stored.
+/// The storage format of a quantized tensor.
 enum class Quantization {
   /// NAME_blocks (E, out, in / 32, 16) U8 and NAME_scales (E, out, in / 32) U8 of the plain tensor NAME (E, in, out):
   /// element (e, 32 g + 2 b + h, o) is the low (h = 0) or high nibble of byte b of block (e, o, g), an e2m1 number,
@@ -31,12 +31,12 @@ const char* name_of(Quantization quantization);
 /// A tensor that two stored ones define.
 struct QuantizedTensor {
   Quantization quantization;
-  TensorInfo info;     ///< The plain tensor, in bfloat16; it has no place in a file.
+  TensorInfo info;     ///< The plain tensor, in bfloat16; it has no byte range in a file.
   std::string values;  ///< Names of the stored tensors.
   std::string scales;
 };
 
-/// The file that has a tensor; null if there is no such tensor.
+/// Returns the file that has a tensor; null if there is no such tensor.
 using FileOf = std::function<const SafetensorsFile*(const std::string& name)>;
 
 /// Returns the quantized tensors among the stored ones. Throws a usage error that names file and tensor for shapes,

@@ -35,7 +35,7 @@ class SafetensorsFile {
   /// be written to: the memory is read-only. Only a tensor that is not aligned for its dtype in the file is copied.
   /// Throws a usage error if there is no such tensor, or ATen lacks its dtype.
   at::Tensor tensor(const std::string& name) const;
-  /// Returns the rows [begin, end) of its first dimension, as above; no byte of other rows is read.
+  /// Returns the rows [begin, end) of a tensor's first dimension, as above; no byte of other rows is read.
   at::Tensor rows(const std::string& name, int64_t begin, int64_t end) const;
   /// Copies these rows into `target`, of any dtype and device and of their shape. If they are large and stored as in
   /// `target`, they are read directly, as a map costs a page fault for every few pages.

@@ -36,11 +36,11 @@ struct SafetensorsHeader {
 
 /// Size in bytes of the length in front of the JSON.
 inline constexpr int64_t kHeaderLengthBytes = 8;
-/// The format's limit of the JSON's size.
+/// The format's limit on the JSON's size in bytes.
 inline constexpr int64_t kMaxHeaderBytes = 100'000'000;
 
-/// Parses the JSON of a header, with at most kMostJsonEntries tensors of 64 dimensions (state/strict_json.h); memory is
-/// allocated for what was checked. The tensors must fill the `data_bytes` after the header without overlap or gap, as
+/// Parses the JSON of a header, with at most kMostJsonEntries tensors of 64 dimensions (state/strict_json.h). Memory is
+/// allocated only for checked parts. The tensors must fill the `data_bytes` after the header without overlap or gap, as
 /// the format requires. Throws usage errors that start with `file` and the tensor's name.
 SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_bytes, const std::string& file);
 

@@ -66,7 +66,7 @@ class StateMap {
   StateMap inverse() const;
 
   /// Returns the part of the map that these outputs need: a pipeline stage's part of a checkpoint. Throws a usage error
-  /// for a name that is no output.
+  /// for a name that is not an output.
   StateMap to(const NameSet& outputs) const;
   /// Returns the part of the map that can be computed from these inputs alone: the tensors of a checkpoint that a
   /// pipeline stage can write. Of tied tensors the first must be present. Other names are ignored.

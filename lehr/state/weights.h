@@ -57,7 +57,7 @@ class WeightReader {
   Reading reading_;
   std::vector<SafetensorsFile> files_;
   std::vector<std::string> names_;
-  std::unordered_map<std::string, size_t> file_of_;  // of tensors that are no part of quantized ones
+  std::unordered_map<std::string, size_t> file_of_;  // of tensors that are not part of quantized ones
   std::unordered_map<std::string, QuantizedTensor> quantized_;
   std::unordered_map<std::string, size_t> quantized_file_of_;  // of the stored tensors of those
   int64_t total_bytes_ = 0;
