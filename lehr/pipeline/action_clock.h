@@ -1,4 +1,4 @@
-// The time of actions whose communication overlaps with what else their rank does.
+// The time of actions whose communication overlaps with other work of their rank.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace lehr::pipeline {
 
 /// Times the actions of one simulation (pipeline/simulate.h), which asks for those of a rank in the order of its list.
-/// Seconds count from the begin of the step.
+/// Seconds count from the beginning of the step.
 class ActionClock {
  public:
   virtual ~ActionClock() = default;

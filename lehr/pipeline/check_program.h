@@ -1,4 +1,4 @@
-// Checks of a pipeline program (complete, ordered, free of deadlock), and the number of forwards it keeps alive.
+// Checks of a pipeline program (complete, ordered, free of deadlock), and its number of live forwards.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ namespace lehr::pipeline {
 /// - Every stage and micro-batch has one forward and, if the program has any backward, either one B or one I and one W.
 /// - The inputs of an action are ready before it: F before B, I before W, a computation before its send, a receive
 ///   before the computation that uses it. Members of one entry do not depend on each other.
-/// - If the program has communication: every boundary between ranks has exactly one send and one receive per
-/// micro-batch
-///   and direction; for each ordered pair of ranks, sends and receives are in the same order.
+/// - If the program has communication: every boundary between ranks has exactly one send and one receive
+///   per micro-batch and direction; for each ordered pair of ranks, sends and receives are in the same
+///   order.
 /// - It ends: there is no deadlock when receives block and sends do not.
 void check_program(const Program& program);
 
-/// Returns, by rank, the largest number of forwards alive: computed, while their B or W is not. A rank must be able to
-/// hold that many if backward_input frees nothing. The forwards of an entry count before its backwards end.
+/// Returns, by rank, the largest number of live forwards: those that are done while their B or W is not. A rank must be
+/// able to hold that many if backward_input frees nothing. The forwards of an entry count before its backwards end.
 std::vector<int64_t> peak_forwards(const Program& program);
 
 /// Like peak_forwards, if backward_input frees the activations: counts forwards whose B or I is not done.

@@ -7,8 +7,8 @@
 
 namespace lehr::pipeline {
 
-/// Returns the bytes that a rank holds, one point per change, according to PipelineCosts (which must have one value per
-/// stage). `list` is the rank's timed actions. The result is empty if all bytes are zero.
+/// Returns the bytes that a rank holds, one point per change, according to PipelineCosts (whose vectors must have one
+/// value per stage). `list` is the rank's timed actions. The result is empty if all bytes are zero.
 std::vector<MemoryPoint> memory_over_time(
     const std::vector<TimedAction>& list, const Program& program, const PipelineCosts& costs);
 

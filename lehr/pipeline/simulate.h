@@ -9,7 +9,7 @@ namespace lehr::pipeline {
 /// Simulates a program: a computation starts when its rank is free and its inputs have arrived; sends and receives cost
 /// the rank no time. Communication is added first if the program has none (add_communication).
 ///
-/// Throws a usage error for costs that are negative, not finite or of a wrong number, and for an invalid program
+/// Throws a usage error for costs that are negative, not finite or wrong in number, and for an invalid program
 /// (check_program).
 Timeline simulate(const Program& program, const PipelineCosts& costs);
 

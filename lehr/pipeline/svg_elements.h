@@ -16,7 +16,7 @@ struct Box {
   double x, y, width, height;
 };
 
-/// Returns a rectangle. `hover` is its tooltip, or empty.
+/// Returns a rectangle. `hover` is its tooltip; empty: none.
 std::string box_element(const Box& box, std::string_view classes, std::string_view hover);
 
 /// Returns a text element. `attributes` are inserted unchanged, with a space before each.

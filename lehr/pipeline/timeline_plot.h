@@ -21,7 +21,7 @@ struct TimelinePlotOptions {
   double row_height = 22;  ///< Pixels of a rank's row, at least 4. Micro-batch numbers are printed from 11 on.
   bool memory = false;  ///< Draw the memory of each rank below its row, all at one scale, with its peak on the right.
   bool interactive =
-      false;  ///< Add what picture_page() reads: tooltips with times, the part to zoom, narrow actions too.
+      false;  ///< Add the parts that picture_page() reads: tooltips with times, the area to zoom, narrow actions too.
 };
 
 /// Returns an SVG file with the timelines below one another on one time scale, readable on light and dark pages. Later
@@ -31,7 +31,7 @@ struct TimelinePlotOptions {
 std::string timeline_svg(const std::vector<NamedTimeline>& timelines, const TimelinePlotOptions& options);
 
 /// Returns a self-contained HTML page with the same drawing (picture_page()): it can be zoomed, each box has a tooltip
-/// with its action and times, and pointing at one shows where its micro-batch is. Up to 20,000 actions have boxes of
+/// with its action and times, and pointing at one highlights its micro-batch. Up to 20,000 actions have boxes of
 /// their own.
 std::string timeline_html(const std::vector<NamedTimeline>& timelines, TimelinePlotOptions options);
 

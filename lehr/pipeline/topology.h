@@ -10,7 +10,7 @@ namespace lehr::pipeline {
 /// The order in which stages are placed on P ranks, each of which has the same number of stages.
 enum class StageOrder {
   loop,  ///< Stage s is on rank s mod P: 0 1 2 3 0 1 2 3. Every boundary crosses ranks.
-  v,     ///< Zigzag: 0 1 2 3 3 2 1 0. Its turning points cross no ranks; rank 0 has the first and the last stage.
+  v,     ///< Zigzag: 0 1 2 3 3 2 1 0. No transfer at its turning points; rank 0 has the first and the last stage.
 };
 
 /// Returns "loop" or "v".
