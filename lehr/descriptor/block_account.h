@@ -79,7 +79,7 @@ struct Account {
   int64_t active_parameters = 0;  ///< Without the experts that a token is not routed to.
   int64_t weight_bytes = 0;
   double kv_cache_bytes = 0;  ///< For Workload::num_sequences sequences of num_tokens tokens; with latent attention the
-                              ///< latents, with gated DeltaNet its state, which is no longer for more tokens.
+                              ///< latents, with gated DeltaNet its state, whose size is independent of num_tokens.
   double prefill_flops = 0;   ///< All num_tokens tokens in one pass with causal attention; logits of the last one.
   double decode_flops = 0;    ///< One token, the last of num_tokens; the others are in the cache.
 
@@ -98,7 +98,7 @@ struct LayerAccount {
 struct ModelAccount {
   Account embeddings;
   std::vector<LayerAccount> layers;
-  Account head;  ///< The final norm and the output matrix; FLOPs only if it is tied.
+  Account head;  ///< The final norm and the output matrix, of which a tied one counts in FLOPs only.
 
   /// The sum over the layers.
   Account all_layers() const;

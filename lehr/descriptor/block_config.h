@@ -70,7 +70,7 @@ std::string describe(const BlockConfig& block);
 /// size that is not positive, KV heads that do not divide the query heads, or more experts per token than experts.
 void check_block_config(const BlockConfig& block, const std::string& where, int64_t num_attention_heads);
 
-/// The layers as the other keys of a config.json describe them.
+/// The layers of a model as the keys of its config.json other than block_configs describe them.
 struct LayersByDefault {
   std::vector<BlockConfig> blocks;  ///< One per layer, from the keys that apply to all layers.
   int64_t hidden_size = 0;

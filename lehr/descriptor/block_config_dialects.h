@@ -10,7 +10,7 @@
 
 namespace lehr::descriptor {
 
-/// Throws a usage error that consists of the file and key of the value, and `why`.
+/// Throws a usage error that consists of the value's origin and key, and `why`.
 [[noreturn]] void refuse(const Node& value, const std::string& why);
 
 /// The entries of a table, read by name; finish() reports unread entries as unknown. null is equivalent to absent.

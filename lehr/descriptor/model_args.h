@@ -49,7 +49,7 @@ struct ModelOverrides {
   void fields(FieldVisitor& v);
 };
 
-/// The head on a model's hidden states.
+/// The head that reads a model's final hidden states.
 enum class Head { causal_lm, classification, embedding };
 
 /// Options for building one stage of a model.
@@ -58,7 +58,7 @@ struct BuildOptions {
   nn::HiddenStatesAggregationMode hidden_states_snapshot_mode = nn::HiddenStatesAggregationMode::no;
   nn::ActivationCheckpointing checkpointing = {};
   int64_t num_virtual_layers_pre =
-      0;  ///< Number of layers that the first stage holds fewer: see distribute_layers_for_pipeline_stage.
+      0;  ///< Layers that count for the embeddings on the first stage: see distribute_layers_for_pipeline_stage.
   int64_t num_virtual_layers_post = 0;  ///< The same for the last stage.
 };
 
@@ -155,7 +155,7 @@ struct ModelFamily {
   std::unique_ptr<ModelArgs> from_hf_folder(const std::filesystem::path& folder) const;
   /// Returns the shape whose config.json is that of `args` with these entries; keys that decide before them are left
   /// out (layer_types beside sliding_window_pattern). Throws a usage error, which names the key as one of `table`, for
-  /// a key without effect: the family does not read it, or it is no part of the shape.
+  /// a key without effect: the family does not read it, or it is not part of the shape.
   std::unique_ptr<ModelArgs> with_config_keys(const ModelArgs& args, const Node& keys, const std::string& table) const;
 };
 

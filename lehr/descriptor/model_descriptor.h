@@ -41,8 +41,8 @@ struct SubblockModules {
 };
 
 /// The structure of a family's models (puzzletron's abstraction, with its names). Names are those of Hugging Face's
-/// modules and tensors, which are also the paths of Lehr's modules. Where upstream patches classes at run time, a layer
-/// here takes parameters; the functions that modify an existing layer have the same effect.
+/// modules and tensors, which are also the paths of Lehr's modules. puzzletron patches classes at run time; here a
+/// layer takes parameters, and the functions that modify an existing layer have the same effect.
 class ModelDescriptor {
  public:
   virtual ~ModelDescriptor() = default;
