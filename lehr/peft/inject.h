@@ -26,9 +26,9 @@ std::vector<AdaptedLayer> adapted_layers(const torch::nn::Module& model);
 /// the trainable parameters. Works on meta, before nn::materialize(), and after it: adapters of materialized layers are
 /// materialized (in the layer's dtype) and initialized immediately from `context`.
 ///
-/// Throws a usage error for an invalid regular expression; for a pattern that matches no module (with the nearest
-/// names); for a layer that two methods select; for a layer whose weight a head reads without calling it (a language
-/// model's head); for a model that already has adapters.
+/// Throws a usage error for an invalid regular expression; a pattern that matches no module (with the nearest names); a
+/// layer that two methods select, unless both are FullTune; a layer whose weight a head reads without calling it (a
+/// language model's head); dropout in an MoE layer; an empty Stack; a model that already has adapters.
 std::vector<nn::NamedParameter> inject_peft_and_freeze(
     const Method& method, torch::nn::Module& model, const nn::InitContext& context = {});
 
@@ -36,10 +36,10 @@ std::vector<nn::NamedParameter> inject_peft_and_freeze(
 /// parameters trainable. Both are on meta.
 void inject_as_in(const torch::nn::Module& whole, torch::nn::Module& stage);
 
-/// Adds an adapter to each of the named linear layers, without freezing anything. Throws the same errors.
+/// Adds an adapter to each of the named linear layers, without freezing anything. Throws like inject_peft_and_freeze.
 void add_lora(torch::nn::Module& model, const std::vector<std::pair<std::string, Lora>>& layers);
 
-/// Initializes only the (materialized) adapters.
+/// Initializes the adapters only; they must be materialized.
 void reset_adapters(torch::nn::Module& model, const nn::InitContext& context);
 
 /// Allocates the frozen parameters that are still on meta, including copies of other stages' parameters, in `dtype`:

@@ -29,7 +29,7 @@ struct FullTune {
 
 struct Method;
 
-/// Several methods on one model. No module may be selected by two of them.
+/// Several methods on one model. No module may be selected by two of them, unless both are FullTune.
 struct Stack {
   std::vector<Method> methods;
 };

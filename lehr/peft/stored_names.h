@@ -22,8 +22,8 @@ struct StoredName {
   std::string operation = {};  ///< Any other that loads it, such as "transpose 1 2"; adapter_stored_names refuses it.
 };
 
-/// Returns the entries of a map from checkpoint to parameters: of renamed tensors, stacked experts, tables split by
-/// rows, and those of other operations.
+/// Returns the entries of a map from checkpoint to parameters: renamed tensors, stacked experts, tables split by rows,
+/// and parameters of other operations.
 std::vector<StoredName> stored_names(const state::StateMap& map);
 
 /// Returns the entries of a model without adapters, with one tensor per expert.
