@@ -15,7 +15,7 @@
 
 namespace lehr::data {
 
-/// What is wrong with a table. The caller's message is its file's name, ": " and this text.
+/// An error in a table. The caller's message is the file's name, ": " and this text.
 class Problem : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };

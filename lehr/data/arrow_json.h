@@ -10,8 +10,8 @@
 
 namespace lehr::data {
 
-/// Lines of JSON, and their limits: lists of nulls and views of the same values make any number of them from a few
-/// bytes.
+/// Lines of JSON, and their limits: lists of nulls and views of the same values expand a few bytes to text of any
+/// length.
 struct JsonLines {
   std::string text{};
   size_t left_out = 0;  ///< Keys of null values, in all lines so far.

@@ -23,7 +23,7 @@ struct BpeOptions {
   bool ignore_merges = false;  ///< A word that is itself a token is not merged from parts.
 };
 
-/// The merges in order: the first has the lowest rank, and merges are applied lowest rank first.
+/// The merges in order: the first has the lowest rank. Merges are applied in the order of ranks.
 class Merges {
  public:
   Merges() : Merges(16) {}

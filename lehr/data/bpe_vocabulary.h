@@ -41,7 +41,7 @@ class Vocabulary {
   static constexpr int64_t kMaxId = (1 << 26) - 1;
 
   /// Converts a spelling to bytes. Returns false if a character in it spells no byte; then `bytes` is `spelling`, as in
-  /// the `tokenizers` package: such a token decodes to itself, and text becomes it through merges only.
+  /// the `tokenizers` package: such a token decodes to itself, and only merges can produce it.
   static bool to_bytes(std::string_view spelling, std::string& bytes);
 
   /// Returns the spelling of `byte`.

@@ -37,7 +37,7 @@ class ChatRowReader {
   /// for an unterminated list.
   std::optional<ChatRow> next();
 
-  /// Returns what was replaced in the objects so far.
+  /// Returns the lone surrogates that were replaced in the objects so far.
   const LoneSurrogates& lone_surrogates() const { return lone_surrogates_; }
 
  private:

@@ -45,7 +45,7 @@ class ClassificationDataset {
   const ClassificationExample& example(int64_t index) const { return examples_[index]; }
   const ClassificationOptions& options() const { return options_; }
   int64_t pad_id() const { return pad_id_; }
-  /// Returns what was replaced in the texts.
+  /// Returns the lone surrogates that were replaced in the texts.
   const LoneSurrogates& lone_surrogates() const { return lone_surrogates_; }
 
  private:

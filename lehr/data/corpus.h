@@ -38,7 +38,7 @@ class CorpusReader {
   /// Return the size of all files, and of the files read completely, in bytes on disk.
   int64_t total_bytes() const { return total_bytes_; }
   int64_t finished_bytes() const { return finished_bytes_; }
-  /// Returns what was replaced in the documents so far.
+  /// Returns the lone surrogates that were replaced in the documents so far.
   const LoneSurrogates& lone_surrogates() const { return lone_surrogates_; }
 
   class FileReader;  ///< The documents of one file.

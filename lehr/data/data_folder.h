@@ -14,7 +14,7 @@ namespace lehr::data {
 /// or of a cache that map() of `datasets` leaves: cache-*.arrow.
 bool is_description(const std::filesystem::path& file);
 
-/// What the state.json of folders list, as save_to_disk writes it: other tables in such a folder are remains or caches.
+/// The tables that the state.json files of save_to_disk list. Other tables in such a folder are leftovers or caches.
 class SavedTables {
  public:
   /// Returns whether `root / below` is a table that the state.json beside it does not list. Throws a usage error if a

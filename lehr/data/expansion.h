@@ -1,4 +1,4 @@
-// The limit on what a compressed file may hold.
+// The limit on the expansion of a compressed file.
 #pragma once
 
 #include <cstdint>

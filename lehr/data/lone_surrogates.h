@@ -1,4 +1,4 @@
-// Escapes in JSON that are no characters: halves of surrogate pairs.
+// JSON escapes that are not characters: halves of surrogate pairs.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 
 namespace lehr::data {
 
-/// Replaces escapes of half a surrogate pair, as "\ud83d" without "\ude00", by U+FFFD, and counts. Some writers of JSON
-/// cut text between the halves; UTF-8 cannot express one, so no tokenizer can read it.
+/// Replaces escapes of half a surrogate pair, as "\ud83d" without "\ude00", by U+FFFD, and counts the texts with one.
+/// Some writers of JSON cut text between the halves; UTF-8 cannot encode a half, so no tokenizer can read it.
 class LoneSurrogates {
  public:
   /// Changes `json`, which begins at `line` of `file`; returns whether it had one. Linear in its length.

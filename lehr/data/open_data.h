@@ -26,7 +26,7 @@ struct OpenDataOptions {
   std::filesystem::path cache_folder{};
   /// Receives messages about progress: files being tokenized, cache hits.
   std::function<void(const std::string&)> inform{};
-  /// Template that renders conversations; required if there are any.
+  /// Template that renders conversations; required if a dataset has conversations.
   std::shared_ptr<const ChatTemplate> chat_template{};
 };
 

@@ -22,7 +22,7 @@ struct RowSpan {
 };
 
 enum class Packing {
-  concat,  ///< Concatenates documents, cut every seq_len tokens: a document may continue in the next one. No waste.
+  concat,  ///< Concatenates documents, cut every seq_len tokens: one may continue in the next sequence. No waste.
   whole,   ///< As many whole documents per sequence as fit; only longer documents are cut; the rest is padding.
 };
 

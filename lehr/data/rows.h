@@ -16,16 +16,16 @@ struct RowKeys {
   std::vector<std::string> optional{};
 };
 
-/// Returns whether the name says that the file is a table: .parquet or .arrow.
+/// Returns whether a file is a table by its extension: .parquet or .arrow.
 bool is_table(const std::filesystem::path& path);
 
 /// Opens `path` as JSON lines: a table by the module liblehr_arrow.so, any other file by open_bytes. Row n of a table
-/// is line n, an object of its columns among `keys`; its nulls are null in it, and absent from objects within it. At a
-/// time, a page of a Parquet file or a record batch of an Arrow file is in memory.
+/// is line n, an object of its columns among `keys`. Null columns are null in it; null fields of inner objects are left
+/// out. One page of a Parquet file, or one record batch of an Arrow file, is in memory at a time.
 ///
 /// Throws usage errors that name the file: one that says how to get Apache Arrow if the module cannot be opened; a
-/// missing column, with the names of those there are; damage, with the row group or record batch; and expansion without
-/// bound (see Expansion).
+/// missing column, with the names of the existing ones; damage, with the row group or record batch; and unbounded
+/// expansion (see Expansion).
 std::unique_ptr<ByteSource> open_rows(const std::filesystem::path& path, const RowKeys& keys);
 
 /// Opens the module; returns "" or the reason why tables cannot be read.

@@ -8,15 +8,15 @@
 namespace lehr::data {
 
 enum class TextKind {
-  by_name,  ///< By extension: .jsonl, .ndjson and .json are JSON lines, .parquet and .arrow tables, others are text;
-            ///< also with .gz or .zst appended, but for tables.
+  by_name,  ///< By extension: .jsonl, .ndjson and .json are JSON lines, .parquet and .arrow tables; others are text, in
+            ///< folders only .txt and .text. All but tables may have .gz or .zst appended.
   text,
   rows,  ///< JSON lines, or tables by their extension.
 };
 
-/// A file; or a folder, of which all files with a matching name are read recursively in the order of paths, but no
-/// names with a dot in front, nor descriptions and caches of Hugging Face's data; or a pattern of a shell (* ? [...]):
-/// several matches are read as a folder of them would be; a single one, but a description, as if it were named. So are
+/// A file, a folder or a shell pattern (* ? [...]). Of a folder, files with a matching extension are read recursively,
+/// in order of paths, except names with a leading dot, and descriptions and caches of Hugging Face's data. Several
+/// matches of a pattern are read like a folder of them; a single one, except a description, as if it were named. So are
 /// several that end in the pattern's extension (*.csv), under a kind other than by_name.
 struct TextSource {
   std::filesystem::path path{};

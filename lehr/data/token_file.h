@@ -1,7 +1,7 @@
 // Token files: a corpus as ids on disk, read by memory mapping.
 //
 // Layout, little-endian: a header of 256 bytes; the ids, uint16 (vocabularies up to 65536) or int32; zeros up to a
-// multiple of 8; num_documents + 1 positions, uint64, where document i is [p[i], p[i+1]). So that
+// multiple of 8; num_documents + 1 positions, uint64, where document i is [p[i], p[i+1]). So
 // numpy.memmap(file, dtype="uint16", offset=256, shape=num_tokens) reads the ids.
 #pragma once
 

@@ -30,7 +30,7 @@ struct TokenizeOptions {
   bool append_eos = true;
   /// Called from time to time on the calling thread, and once at the end.
   std::function<void(const TokenizeProgress&)> progress{};
-  /// Receives at the end what was replaced in the text, if anything was (lone_surrogates.h).
+  /// Receives LoneSurrogates::report() at the end, unless it is empty.
   std::function<void(const std::string&)> inform{};
 };
 

@@ -8,7 +8,7 @@
 
 namespace lehr::data::jinja {
 
-/// The work that a rendering may still do, in bytes of the values that it handles, and how deep it is nested. One per
+/// The work that a rendering may still do, in bytes of the values that it handles, and its nesting depth. One per
 /// rendering. A conversation takes a few hundred times its own size.
 class Budget {
  public:
@@ -26,7 +26,7 @@ class Budget {
     spend(made.own_bytes());
     return made;
   }
-  /// Spends for a value that a function looks at, seldom at all of it.
+  /// Spends for a value that a function reads, usually only in part.
   void spend_on_input(const Value& input) { spend(input.own_bytes() / 4 + input.tree_bytes() / 64); }
 
   /// A level of nested expressions, blocks and macros; each uses stack space.

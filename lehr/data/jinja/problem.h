@@ -26,7 +26,7 @@ template <class... Args>
   throw Problem(fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// The most bytes of a string that an operator or a filter makes, or of a list with all that is in it.
+/// Maximum bytes of a string that an operator or a filter creates, or of a list with everything in it.
 inline constexpr size_t kMaxBytes = size_t{1} << 25;
 /// Throws Problem if that many bytes are more than kMaxBytes; `what` would make them.
 void require_bytes(size_t bytes, std::string_view what);

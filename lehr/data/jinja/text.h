@@ -21,7 +21,7 @@ std::string_view middle(std::string_view text, size_t begin, size_t count);
 size_t leading_space(std::string_view text);
 size_t trailing_space(std::string_view text);
 
-/// str.lstrip and str.rstrip. They remove white space, or with `set` any of its characters.
+/// str.lstrip and str.rstrip: remove white space or, with `set`, the characters in it.
 std::string_view strip_left(std::string_view text, const std::optional<std::string>& set = std::nullopt);
 std::string_view strip_right(std::string_view text, const std::optional<std::string>& set = std::nullopt);
 

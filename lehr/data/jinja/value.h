@@ -37,7 +37,7 @@ class Value {
   /// The bytes of a list or dict. Its elements may be shared with other lists, and occur several times.
   struct Size {
     size_t own = 0;   ///< Of itself, with strings in it, but without inner lists and dicts.
-    size_t tree = 0;  ///< Of everything in it, each time that it occurs: what printing and comparing cost.
+    size_t tree = 0;  ///< Of everything in it, each time that it occurs: the cost of printing and comparing.
     int depth = 0;    ///< Levels of lists and dicts below it.
   };
   struct Sequence {
@@ -123,7 +123,7 @@ class Value {
       storage_;
 };
 
-/// The most levels of lists and dicts.
+/// Maximum levels of lists and dicts.
 inline constexpr int kMaxNesting = 256;
 
 /// Returns the entry of that key, or null.
