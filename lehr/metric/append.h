@@ -7,7 +7,7 @@
 
 namespace lehr::metric {
 
-/// Appends all of `text` to the open file, or nothing of it. On failure returns the reason, such as "No space left on
+/// Appends all of `text` to the open file, or nothing. On failure returns the reason, such as "No space left on
 /// device".
 std::optional<std::string> append_whole(int file, std::string_view text);
 

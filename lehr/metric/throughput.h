@@ -18,7 +18,7 @@ class ThroughputMeter {
 
   /// Ends a step that trained `tokens` with `flops` floating-point operations.
   void step(int64_t tokens, double flops = 0);
-  /// Starts the clock of the current step again: the time before does not count.
+  /// Restarts the clock of the current step: earlier time does not count.
   void restart();
   void pause();
   void resume();
