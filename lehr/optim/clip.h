@@ -31,7 +31,7 @@ enum class NonFinitePolicy {
 };
 
 /// Returns whether the optimizer step with this gradient norm may be done. Throws a runtime error that names `step` if
-/// the norm is not finite and the policy is stop; `where` is a sentence of it.
+/// the norm is not finite and the policy is stop; `where` is a sentence that the message includes.
 bool admit_step(double norm, NonFinitePolicy policy, int64_t step, const std::string& where = "");
 
 }  // namespace lehr::optim

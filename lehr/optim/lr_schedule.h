@@ -68,7 +68,7 @@ class LRSchedule {
   /// LRSchedulerConfig::check reports.
   LRSchedule(LRSchedulerConfig config, int64_t training_steps);
 
-  /// Returns the factor at the 0-based step `step`; below 0 that of the first step, after the end that of the end.
+  /// Returns the factor at the 0-based step `step`: that of step 0 below 0, and that of the end after it.
   double factor(int64_t step) const;
   /// Returns the number of steps that the schedule spans.
   int64_t total_steps() const { return total_steps_; }

@@ -29,7 +29,7 @@ enum class OptimizerKind {
   adam,              ///< Adam
   sgd,               ///< SGD
   stochastic_adamw,  ///< StochasticAdamW
-  muon,              ///< Muon, and AdamW for parameters that are no hidden matrices
+  muon,              ///< Muon for hidden matrices, AdamW for all other parameters
 };
 /// Returns the name in config files: "adamw".
 const char* name_of(OptimizerKind kind);

@@ -44,7 +44,7 @@ class PerParameterOptimizer : public Optimizer {
   /// Returns the dtype of the state of a parameter of dtype `value`.
   virtual at::ScalarType state_type(at::ScalarType value) const { return value; }
   /// Returns whether update() needs Item::step without skipped steps, so that Item::left_out is undefined. The host
-  /// then waits in step() until the device has ended the update before; it can have other work by then.
+  /// then waits in step() until the device has finished the previous update; later work may be enqueued by then.
   virtual bool needs_step_numbers() const { return false; }
   /// Throws a usage error if the optimizer does not support this parameter; general checks have passed already.
   virtual void check_parameter(const NamedParameter&) const {}
