@@ -1,4 +1,4 @@
-// What the chunks of context parallelism (context_chunks.h) need of the tokens before them.
+// Access of the chunks of context parallelism (context_chunks.h) to the tokens before them.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace lehr::shard {
 
-/// Throws a usage error unless a rank's number of positions is that of two chunks.
+/// Throws a usage error unless a rank's number of positions is even, as two chunks have.
 void check_two_chunks(int64_t positions);
 
 /// Splits this rank's positions (B, 2 C, ...) into rows of one chunk each, (2 B, C, ...).

@@ -38,8 +38,8 @@ void parallelize_context(
 /// Makes the dropout masks of adapters under `root` those of whole sequences. Does nothing with one cp rank.
 void follow_whole_sequences(const mesh::DistributedContext& context, const torch::nn::Module& root);
 
-/// Makes rotary angles that depend on the length of sequences depend on whole sequences, of which a rank has a part.
-/// Does nothing with one cp rank. `context` must outlive `rope`.
+/// Makes rotary angles that depend on the sequence length use that of whole sequences, of which a rank has a part. Does
+/// nothing with one cp rank. `context` must outlive `rope`.
 void share_largest_position(mesh::DistributedContext& context, nn::RotaryEmbeddingProvider& rope);
 
 }  // namespace lehr::shard

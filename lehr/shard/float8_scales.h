@@ -1,4 +1,4 @@
-// Float8 layers whose operands are split over ranks have the scales of one device.
+// Scales of float8 layers whose operands are split over ranks: the same as on one device.
 #pragma once
 
 #include "lehr/base/torch.h"
@@ -6,11 +6,11 @@
 
 namespace lehr::shard {
 
-/// Makes the float8 layers (nn/float8.h) under `root`, which has its placements, take the largest elements of whole
-/// rows over the ranks of tp and cp (ops/linear_float8/split_scales.h): over the features that a weight's placement on
-/// tp shards, and over the tokens of cp, and of tp where each of its ranks computes a part of them. Call it after all
-/// other styles: it wraps their calls. Throws a usage error that names a layer whose gradients tp only has as a sum, as
-/// the latents of attention. The context must outlive the modules.
+/// Makes the float8 layers (nn/float8.h) under `root`, which is laid out, scale by the largest elements of whole rows,
+/// all-reduced over tp and cp (ops/linear_float8/split_scales.h): over tp along the features that it shards, or along
+/// tokens where its ranks have different ones, and over cp along tokens. Call it after all other styles: it wraps their
+/// calls. Throws a usage error that names a layer whose gradient is partial on tp, such as the projections to the
+/// latents of attention. The context must outlive the modules.
 void float8_scales_over_ranks(const torch::nn::Module& root, mesh::DistributedContext& context);
 
 }  // namespace lehr::shard

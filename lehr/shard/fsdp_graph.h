@@ -13,7 +13,7 @@ namespace lehr::shard {
 class FsdpUnit;
 struct FsdpPass;
 
-/// What the nodes call in backward; FsdpSchedule is the only implementation.
+/// Interface that the nodes call in backward; FsdpSchedule is the only implementation.
 class FsdpBackward {
  public:
   /// Unshards the pass's unit and prefetches the next one.

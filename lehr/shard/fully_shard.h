@@ -29,7 +29,7 @@ struct FullyShardOptions {
   ReshardPolicy reshard_after_forward = ReshardPolicy::all_but_last;
   /// False: gradients of sharded parameters stay whole on each rank, in the reduce type, until the step's last
   /// micro-batch, and are reduce-scattered once: less communication, but memory for all whole gradients. These
-  /// reduce-scatters are waited for in finish_backward(), unless replicas or the host take their results, or the
+  /// reduce-scatters are waited for in finish_backward(), unless their results go on to replicas or to the host, or the
   /// transport copies their inputs (mesh::Transport::copies_reductions).
   bool reduce_each_microbatch = true;
   int64_t bucket_bytes = 25 << 20;  ///< Bucket size for gradients that are summed over replicas: see GradientSync.
@@ -48,8 +48,8 @@ struct UnitModules {
   std::vector<std::shared_ptr<nn::Module>> read = {};
 };
 
-/// Handle of a model after fully_shard: the trainer calls it at the borders of steps and micro-batches. All ranks make
-/// all calls in the same order.
+/// Handle of a model after fully_shard: the trainer calls it between steps and micro-batches. All ranks make all calls
+/// in the same order.
 ///
 ///     sharded.begin_step();
 ///     for each microbatch:

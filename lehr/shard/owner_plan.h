@@ -1,5 +1,5 @@
-// Owners of whole tensors: which rank gathers and computes which tensor, when computations need whole tensors and ranks
-// hold shards.
+// Assignment of whole tensors to owners: the ranks that gather and compute them, if computations need whole tensors and
+// ranks hold shards.
 #pragma once
 
 #include <cstdint>
@@ -39,9 +39,9 @@ struct OwnerPlan {
   std::vector<double> loads = {};
 };
 
-/// Assigns every piece to a member that holds all of it, if there is one, else to any; the costliest first, each to the
-/// one with the least work. An owner's pieces of one wave have at most `wave_elements` elements, or are one piece; if
-/// that leaves less than eight waves, fewer, down to a million. `cost` is of the last `dims` sizes.
+/// Assigns every piece to the member with the least work so far, among those that hold all of it, or else among all.
+/// Pieces with one candidate are first, then the costliest. A wave has at most `wave_elements` elements of an owner, or
+/// one piece; to get eight waves, the limit is lowered, but not below 2^20. `cost` gets the last `dims` sizes.
 OwnerPlan plan_owners(
     const std::vector<SpreadTensor>& tensors,
     int64_t dims,

@@ -1,4 +1,4 @@
-// Comparison of replicas by hashes of their bits, to find silent corruption.
+// Comparison of replicas by hashes of their bits, to find silent data corruption.
 #pragma once
 
 #include <cstdint>

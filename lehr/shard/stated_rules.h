@@ -10,7 +10,7 @@ namespace lehr::shard {
 TensorType stated_type(const TypeChecker& checker, const Statement& statement);
 
 /// Returns the type of a result by the stated placements. On the axes of the statement's ranks, inputs must have the
-/// stated placements, and so has the result. On other axes the operator acts as on one device.
+/// stated placements, and the result has its own. On other axes the operator acts as on one device.
 TensorType type_by_placements(const TypeChecker& checker, const Statement& statement, std::vector<Operand>& operands);
 /// Sets the sizes of `type`; keeps its factors where that is possible.
 void resize(TensorType& type, const std::vector<int64_t>& shape);

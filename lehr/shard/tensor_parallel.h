@@ -22,17 +22,17 @@ namespace lehr::shard {
 
 /// Shards heads over the ranks, with their part of QK-norm over the full width. If there are fewer key/value heads than
 /// ranks, the ranks that share a head each have some rows of its weight, and forward all-gathers the results. Throws a
-/// usage error that names the key if num_attention_heads is no multiple of the ranks, if num_key_value_heads is neither
-/// a multiple nor a divisor of them, if the ranks that share a head do not divide its rows, or if a projection has an
-/// adapter that is no nn::LowRankAdapter.
+/// usage error that names the key if num_attention_heads is not a multiple of the ranks, if num_key_value_heads is
+/// neither a multiple nor a divisor of them, if the ranks that share a head do not divide its rows, or for an adapter
+/// other than nn::LowRankAdapter.
 void tensor_parallel(nn::GroupedQueryAttentionImpl& attention, mesh::DistributedContext& context);
 /// The same for latent attention; the latents, which all heads share, are computed on every rank.
 void tensor_parallel(nn::MultiHeadLatentAttentionImpl& attention, mesh::DistributedContext& context);
 /// Shards key heads, with their value heads, over the ranks; the norm of a head is on every rank. Throws a usage error
-/// that names the key if linear_num_key_heads is no multiple of the ranks.
+/// that names the key if linear_num_key_heads is not a multiple of the ranks.
 void tensor_parallel(nn::GatedDeltaNetImpl& block, mesh::DistributedContext& context);
-/// Shards the inner width over the ranks. Throws a usage error if it is no multiple of them, or if a projection has an
-/// adapter that is no nn::LowRankAdapter.
+/// Shards the inner width over the ranks. Throws a usage error if it is not a multiple of them, or for an adapter other
+/// than nn::LowRankAdapter.
 void tensor_parallel(nn::SwiGLUImpl& block, mesh::DistributedContext& context);
 void tensor_parallel(nn::GeGLUImpl& block, mesh::DistributedContext& context);
 void tensor_parallel(nn::GeluMlpImpl& block, mesh::DistributedContext& context);
@@ -48,14 +48,14 @@ void tensor_parallel_children(nn::Module& layer, mesh::DistributedContext& conte
 /// reduce-scatters the gradients (torch's PrepareModuleInput).
 void gather_sequence(nn::Module& block, mesh::DistributedContext& context);
 /// Each rank computes a part of the outputs (ColwiseParallel): weight and bias are shard(0), the call maps replicate to
-/// shard(last). Of an adapter, A is replicate and B shard(0). Throws a usage error if it is no nn::LowRankAdapter.
+/// shard(last). Of an adapter, A is replicate and B shard(0). Throws a usage error if it is not an nn::LowRankAdapter.
 void column_parallel(nn::LinearImpl& linear, mesh::DistributedContext& context);
 /// The norm's elements are the outputs of column_parallel layers: weight is shard(0), the call maps shard(last) to
 /// shard(last), and the mean of squares is all-reduced, in forward and in backward.
 void column_parallel(nn::RMSNormImpl& norm, mesh::DistributedContext& context);
 /// Each rank multiplies its part of the inputs (RowwiseParallel). The results are reduce-scattered, and the bias is
 /// added afterwards: weight is shard(1), bias replicate, and the call maps (B, T, .) shard(last) to (B, T/tp, .)
-/// shard(1). Of an adapter, A is shard(1) and B replicate. Throws a usage error if it is no nn::LowRankAdapter.
+/// shard(1). Of an adapter, A is shard(1) and B replicate. Throws a usage error if it is not an nn::LowRankAdapter.
 void row_parallel(nn::LinearImpl& linear, mesh::DistributedContext& context);
 /// The module works on shards of the sequence, or of the heads, without change (SequenceParallel): all its parameters
 /// are replicate, and their gradients partial.

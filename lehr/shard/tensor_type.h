@@ -74,7 +74,7 @@ enum class Linearity {
   product,  ///< Linear in each operand: one may be partial.
 };
 
-/// Returns the kind of the result on an axis that shards no operand, or the same dimension of all that it shards.
+/// Returns the kind of the result on `axis`, which shards the same dimension of all operands that it shards, or none.
 /// Throws a usage error that names the missing collective.
 Kind combine(const std::vector<Operand>& operands, size_t axis, Linearity linearity);
 

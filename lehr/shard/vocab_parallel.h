@@ -11,7 +11,7 @@ namespace lehr::shard {
 
 /// Shards tables along dimension 0 as torch.chunk does: shards may differ in size and be empty. The call maps ids
 /// (B, T), the same on all ranks, to (B, T/tp, H) shard(1): ids of other ranks' rows yield zeros, and the results are
-/// reduce-scattered. The call throws a usage error if T is no multiple of the ranks.
+/// reduce-scattered. The call throws a usage error if T is not a multiple of the ranks.
 void vocab_parallel(nn::SplitTokenEmbeddingsImpl& embeddings, mesh::DistributedContext& context);
 
 /// Shards weights along dimension 0 in the same way. The call takes hidden_states (B, T/tp, H) shard(1), and labels

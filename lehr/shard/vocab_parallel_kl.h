@@ -14,7 +14,7 @@ namespace lehr::shard {
 ///
 /// Runs three small all-reduces per call: the maximum logits per token, the ids that have them, then the sums of
 /// exponentials, of the teacher's probabilities times the distance of both logits, and the label's logit. Chunks, sums,
-/// labels and a GPU are treated as in vocab_parallel_linear_cross_entropy, errors too.
+/// labels, GPUs and errors are treated as in vocab_parallel_linear_cross_entropy.
 ops::LinearKl vocab_parallel_linear_kl(
     const at::Tensor& hidden,
     const at::Tensor& weight,

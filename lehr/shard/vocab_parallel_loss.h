@@ -12,12 +12,12 @@ namespace lehr::shard {
 /// that of weight is each rank's own.
 ///
 /// Runs two small all-reduces per call: the maximum logit per token, then the sum of exponentials and the label's
-/// logit. Logits are computed in chunks and never stored, not even a rank's share. Backward
-/// recomputes them once for both gradients; wgrad is never deferred (ops/weight_gradients.h). Computing gradients in
-/// forward, as ops::linear_cross_entropy does, would need the all-reduces of a chunk before the next chunk. In
-/// bfloat16, sums are float32, and the gradient of weight is rounded to bfloat16 once per chunk. Throws a usage error
-/// for a label outside the vocabulary, and for shapes that do not match. On a GPU the host reads no label: ignored
-/// tokens are computed too, and a label outside the vocabulary makes its loss NaN.
+/// logit. Logits are computed in chunks and never stored, not even a rank's share. Backward recomputes them once for
+/// both gradients; wgrad is never deferred (ops/weight_gradients.h). Computing gradients in forward, as
+/// ops::linear_cross_entropy does, would need the all-reduces of a chunk before the next chunk. In bfloat16, sums are
+/// float32, and the gradient of weight is rounded to bfloat16 once per chunk. Throws a usage error for a label outside
+/// the vocabulary, and for shapes that do not match. On a GPU the host reads no label: ignored tokens are computed too,
+/// and a label outside the vocabulary makes its loss NaN.
 at::Tensor vocab_parallel_linear_cross_entropy(
     const at::Tensor& hidden,
     const at::Tensor& weight,

@@ -25,8 +25,8 @@ struct VocabularyPart {
 /// its own.
 constexpr int64_t kPartLogitsBytes = 64 << 20;
 
-/// The losses or gradients of tokens whose labels the host has not read (ops::all_rows; undefined if it has): 0 where
-/// the label is ignored, NaN where it is outside the vocabulary.
+/// Returns losses or gradients with 0 where the label is ignored, and NaN where it is outside the vocabulary. `labels`
+/// are those of ops::all_rows; if they are undefined, the host has read them, and nothing changes.
 at::Tensor as_labels_say(const at::Tensor& numbers, const at::Tensor& labels, int64_t vocabulary);
 
 }  // namespace lehr::shard
