@@ -28,7 +28,7 @@ struct PickOfExperts {
 };
 
 /// Averages blocks of `block` rows of the first dimension: block i is the mean of the parent's blocks i * count to (i +
-/// 1) * count. Sums are in float64.
+/// 1) * count - 1. Sums are in float64.
 struct Average {
   int64_t block = 1;
   int64_t count = 1;

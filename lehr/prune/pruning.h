@@ -17,7 +17,7 @@ struct LayerKeeps {
   bool no_attention = false;               ///< Remove the attention and its norm.
   bool no_ffn = false;                     ///< Remove the feed-forward or MoE sub-block and its norm.
   bool linear_attention = false;           ///< One linear layer in place of the attention (linear_product.h).
-  bool linear_ffn = false;                 ///< The same of the feed-forward or MoE sub-block.
+  bool linear_ffn = false;                 ///< The same for the feed-forward or MoE sub-block.
   std::vector<int64_t> ffn_channels = {};  ///< Channels of a feed-forward block; empty: all.
   std::vector<int64_t> kv_heads = {};      ///< Empty: all.
   int64_t averaged_kv_heads = 0;           ///< Number of KV heads, each the mean of neighbours; 0: no averaging.

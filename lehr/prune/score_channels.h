@@ -26,7 +26,7 @@ class ChannelHook {
 
 /// Returns the number of channels to remove after each batch so that all are removed after the last one. With at least
 /// as many channels as batches, it is channels / batches, and one more in the first batches if there is a remainder.
-/// Otherwise the i-th channel (from 1) is removed after batch i batches / channels - 1.
+/// Otherwise the i-th channel (from 1) is removed after batch i * batches / channels - 1 (from 0).
 std::vector<int64_t> removal_schedule(int64_t channels, int64_t batches);
 
 /// Returns, for each token and channel i, the magnitude of the error in y if channel i is removed in addition to the

@@ -1,7 +1,7 @@
 // Importance of the experts of an MoE layer, and of the inner channels of each expert.
 //
 // Results are scores per expert, not an order of experts: upstream (modelopt.torch.prune.importance_hooks) stores the
-// expert at each rank, but its expert removal reads these as one score per expert, and so keeps other experts than the
+// expert at each rank, but its expert removal reads these as one score per expert, and so keeps experts other than the
 // best.
 #pragma once
 

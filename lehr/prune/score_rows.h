@@ -11,7 +11,7 @@ namespace lehr::prune {
 /// with the shape before C; undefined: all count.
 at::Tensor counted_rows(const at::Tensor& activations, const at::Tensor& counted);
 
-/// Returns `scores`. Throws a usage error if one is not finite, as then the model's activations or weights are not.
+/// Returns `scores`. Throws a usage error if one is not finite, since then the model's activations or weights are not.
 at::Tensor require_finite(const at::Tensor& scores);
 
 /// A mean over tokens, in float64.
@@ -29,7 +29,7 @@ class TokenMean {
   int64_t tokens_ = 0;
 };
 
-/// Calls `body` with chunks of `rows` (N, C) as float64, as a copy of all rows might not fit into memory.
+/// Calls `body` with chunks of `rows` (N, C) as float64: a copy of all rows might not fit into memory.
 template <class Body>
 void for_rows_in_float64(const at::Tensor& rows, const Body& body) {
   constexpr int64_t kElements = int64_t{1} << 23;  // 64 MiB
