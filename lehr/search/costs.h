@@ -49,7 +49,7 @@ struct Cost {
   Cost& operator+=(const Cost& other);
 };
 
-/// The costs of all variants of a space. They are sums over sub-blocks, so that of a child is the sum of its parts.
+/// The costs of all variants of a space. Costs add up: the cost of a child is the sum over its parts.
 struct CostTable {
   Cost fixed;                                     ///< Embeddings, final norm and head.
   std::vector<std::vector<Cost>> attention, ffn;  ///< By layer and variant.

@@ -48,8 +48,8 @@ using BatchesFrom = std::function<std::unique_ptr<train::BatchStream>(int64_t fi
 /// variant its layer's weights, and gradients and moments of the sub-block. Throws a runtime error for a loss that is
 /// not finite.
 ///
-/// If `saves` is a folder, and not empty, every variant in training is saved there after each save_steps steps, and
-/// training continues from what the folder has, with the same bits. It must belong to the same settings.
+/// If the path `saves` is not empty, every variant in training is saved in this folder after each save_steps steps, and
+/// training continues from its saves, with the same bits. They must be of the same settings.
 std::vector<LocalDistillationResult> distil_locally(
     Library& library,
     const std::vector<Place>& places,

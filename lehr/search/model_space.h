@@ -1,4 +1,4 @@
-// What the layers of a particular model can lose.
+// The part of a search space that a particular model supports.
 #pragma once
 
 #include "lehr/search/decoder_pieces.h"

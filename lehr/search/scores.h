@@ -16,8 +16,8 @@
 
 namespace lehr::search {
 
-/// The measurements of every variant, by the content that they are made of: a variant, its weights and a batch. Each
-/// is appended to a file as soon as it exists, so a search that was stopped continues, and one with a larger space
+/// The measurements of every variant, with keys that identify their inputs: variant, weights and batch. Each is
+/// appended to a file as soon as it exists, so a search that was stopped continues, and one with a larger space
 /// measures only what is new.
 ///
 /// Several ranks write a file each, "scores.jsonl", "scores-1.jsonl", ..., and read all of them.

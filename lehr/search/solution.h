@@ -13,7 +13,7 @@ namespace lehr::search {
 /// A combination of variants.
 struct Solution {
   Choice choice;
-  double predicted = 0;  ///< The objective: that of the base, and the differences that its variants make alone.
+  double predicted = 0;  ///< Objective of the base, plus the change that each variant makes alone.
   Cost cost;
 };
 

@@ -68,7 +68,7 @@ struct SolverResult {
   SolverStatus status = SolverStatus::infeasible;
   std::optional<Assignment> best = {};
   double bound = 0;  ///< No assignment has a lower loss.
-  double gap = 0;    ///< (loss - bound) / max(|loss|, 1e-12); 0 if optimal.
+  double gap = 0;    ///< (loss - bound) / max(|loss|, 1e-12); 0 if proven optimal without a relative_gap.
 };
 
 /// Relative excess by which a sum may be above at_most or below at_least, for rounding.

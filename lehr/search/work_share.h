@@ -10,10 +10,10 @@ struct WorkShare {
   int64_t rank = 0;
   int64_t ranks = 1;
 
-  /// The share of no rank.
+  /// A share without any work.
   static WorkShare none() { return {.rank = -1}; }
 
-  /// Returns whether the rank does piece `index` of `count`. Each rank does consecutive ones, and all do about as many.
+  /// Returns whether the rank does piece `index` of `count`. Its pieces are consecutive; all ranks have about as many.
   bool has(int64_t index, int64_t count) const { return index * ranks / count == rank; }
 };
 
