@@ -15,7 +15,7 @@ namespace lehr::plan {
 /// the same fraction as the others.
 ///
 /// Throws a usage error if a step does not fit into the memory of this computer, and like make_plan; a runtime error if
-/// matmuls or attention are faster than the peak. `clock` gives the time; it is another one in tests only.
+/// matmuls or attention are faster than the peak. `clock` gives the time; only tests replace it.
 Machine calibrate_cpu_for(
     const Machine& cpu,
     const train::TrainConfig& config,

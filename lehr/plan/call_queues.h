@@ -26,10 +26,10 @@ class CallQueues {
   /// Returns the number of the call.
   size_t start(const LinkCall& call);
   bool done(size_t call) const { return call < first_ || calls_[call - first_].time.seconds() <= 0; }
-  /// Goes on for at most `limit` seconds, until a latency or a transfer ends. Returns the seconds: `limit`, if no call
-  /// is in flight.
+  /// Advances all calls by at most `limit` seconds, until a latency or a transfer ends. Returns the seconds: `limit`,
+  /// if no call is in flight.
   double go_on(double limit, bool computing);
-  /// Goes on for `seconds`.
+  /// Advances all calls by `seconds`.
   void pass(double seconds, bool computing);
 
  private:

@@ -79,9 +79,9 @@ ActionCost computation_of(
 
 /// Returns the cost of a stage (docs/plan.md describes the model):
 ///
-/// - Matmuls take their FLOPs over the peak times the achieved fraction; `expert_share` of them belong to experts.
-///   with `context.float8`, those of linear layers take the time of float8. Attention has its own fraction.
-///   Memory-bound operators take their bytes over the memory bandwidth.
+/// - Matmuls take their FLOPs over the peak times the achieved fraction; `expert_share` of them belong to experts. With
+///   `context.float8`, those of linear layers take the time of float8. Attention has its own fraction. Memory-bound
+///   operators take their bytes over the memory bandwidth.
 /// - Collectives take collective_seconds. They overlap with the computation between start and wait in the order of the
 ///   program (plan/exposed.h); those of the actions, as if nothing else were in flight.
 ///

@@ -48,10 +48,10 @@ class RankPasses {
  public:
   explicit RankPasses(double overlap) : queues_(overlap) {}
 
-  /// Returns the seconds of events `begin` to `end` - 1. `pass` must live until the stage begins another one; 0 begins
-  /// it. A wait for a call that no pass before has started is that for an all-gather that begins now, or none.
+  /// Returns the seconds of events `begin` to `end` - 1. `pass` must live until the stage begins another one; `begin` 0
+  /// begins it. A wait for a call that no earlier pass has started begins an all-gather, or takes no time.
   double run(const TimedPass& pass, size_t begin, size_t end, StageCalls& stage);
-  /// Calls go on while the rank computes, or is idle.
+  /// Advances the calls while the rank computes, or is idle.
   void pass_time(double seconds, bool computing) { queues_.pass(seconds, computing); }
 
   /// Seconds of waits, by axes and collective.

@@ -11,7 +11,7 @@
 namespace lehr::plan {
 
 /// Returns the forecast of a run on `world_size` ranks, as a plan predicts it, without the rest of a plan. A validation
-/// adds the memory of its own batches. global_batch_size must be a number. Takes some ten milliseconds, more with the
+/// adds the memory of its own batches. global_batch_size must be a number. Takes tens of milliseconds, more with the
 /// number of layers. Throws like measure_stage.
 train::StepForecast forecast_step(
     const train::TrainConfig& config,

@@ -12,9 +12,9 @@ struct FailureModel {
   double writing = 0;  ///< and is durable this long after that, while training continues.
   double restart = 0;  ///< From a failure until training continues from the last durable checkpoint.
 
-  /// Returns the fraction of time in which steps are trained whose results stay, if `interval` seconds of training lie
-  /// between two saves (docs/plan.md derives it). Precondition: a save is durable before the next one begins,
-  /// writing <= interval.
+  /// Returns the fraction of time spent in steps whose results survive failures, if `interval` seconds of training lie
+  /// between two saves (docs/plan.md derives it). Precondition: a save is durable before the next one begins, writing
+  /// <= interval.
   double goodput(double interval) const;
   /// Returns the interval with the highest goodput, at least `writing`. Young's sqrt(2 blocked mtbf) is its limit for
   /// rare failures.

@@ -23,7 +23,7 @@ struct GroupPlacement {
 /// last. "none" is one rank. Throws a usage error for an unknown axis.
 GroupPlacement place_group(const std::string& axes, const mesh::DeviceMeshParameters& mesh, int64_t ranks_per_node);
 
-/// Returns the placement of these ranks of the world: of nodes with different numbers of them, the smallest number.
+/// Returns the placement of these ranks of the world: if nodes have different numbers, per_node is the smallest.
 GroupPlacement place_ranks(const std::vector<int64_t>& ranks, int64_t ranks_per_node);
 
 /// The parts of a collective's time on idle links.
@@ -43,9 +43,9 @@ LinkTime link_time(const Machine& machine, const GroupPlacement& group, const st
 ///
 /// With n ranks, m of them on each of k nodes, latencies a and bandwidths b of the links within and between nodes:
 ///
-/// - all_gather, reduce_scatter, broadcast of N bytes in total: (m - 1) a_node + log2(k) a_network + the longer of (m -
-///   1) / m N / b_node and (k - 1) / k N / (m b_network), since the m devices of a node share the traffic between
-///   nodes.
+/// - all_gather, reduce_scatter, broadcast of N bytes in total: (m - 1) a_node + ceil(log2(k)) a_network + the longer
+///   of (m - 1) / m N / b_node and (k - 1) / k N / (m b_network), since the m devices of a node share the traffic
+///   between nodes.
 /// - all_reduce: twice that.
 /// - all_to_all of B bytes per rank: the same latencies, and the longer of B (m - 1) / n / b_node and B (n - m) / n /
 ///   b_network.

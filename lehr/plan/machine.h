@@ -56,12 +56,12 @@ struct Machine {
   /// @{
   double matmul_fraction(at::ScalarType dtype) const;
   double expert_fraction(
-      at::ScalarType dtype, double tokens = 0) const;  ///< With this many for each expert; 0: enough.
+      at::ScalarType dtype, double tokens = 0) const;  ///< At `tokens` tokens per expert; 0: enough of them.
   double attention_fraction(at::ScalarType dtype) const;
   /// @}
   /// Returns the FLOP/s of float8 matmuls; without tflops_float8, those of `dtype`.
   double float8_flops(at::ScalarType dtype) const;
-  /// Returns by which fraction of its computation the slowest of `ranks` is expected to take longer than the mean:
+  /// Returns the expected delay of the slowest of `ranks` ranks, as a fraction of the mean time of computation:
   /// rank_deviation * sqrt(2 ln ranks), the expected maximum of that many normal deviations.
   double slowest_of(int64_t ranks) const;
   /// Returns the bytes of a device that a run may use.
@@ -101,7 +101,7 @@ Machine load_machine(
 /// large matmuls, those of experts, and attention reach with the kernels of a training step; and the fixed time of a
 /// layer (plan/layer_overhead.h). They hold for this process's number of threads. Links are unchanged. Throws a runtime
 /// error if a kernel is faster than the peak: one of them was measured wrongly. `clock` gives the time of everything
-/// but the peaks; it is another one in tests only.
+/// but the peaks; only tests replace it.
 Machine calibrate_cpu(
     Machine machine, const metric::ThroughputMeter::Clock& clock = metric::ThroughputMeter::steady_seconds);
 

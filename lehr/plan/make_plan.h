@@ -21,9 +21,9 @@ struct PlanOptions {
   PlanProgress progress = {};
 };
 
-/// Plans a run. activation_checkpoint.mode = "auto" becomes what a run chooses (train/recompute_choice.h) with the
-/// usable memory of the machine's devices, which need not be CPUs. Ranks of the same pipeline stage are alike, so the
-/// world size does not add to the cost of planning. Throws usage errors like resolve, build_pipeline_program and
+/// Plans a run. activation_checkpoint.mode = "auto" is replaced by the choice of a run (train/recompute_choice.h) with
+/// the usable memory of the machine's devices, which need not be CPUs. Ranks of the same pipeline stage are alike, so
+/// the world size does not add to the cost of planning. Throws usage errors like resolve, build_pipeline_program and
 /// measure_stage.
 Plan make_plan(
     const train::TrainConfig& config,
@@ -31,7 +31,7 @@ Plan make_plan(
     const Machine& machine,
     const PlanOptions& options = {});
 
-/// Returns the context of the costs of a plan, which must outlive it.
+/// Returns the context of the costs of `plan`, which must outlive the result.
 CostContext cost_context(const Plan& plan);
 
 /// Returns predictions of all schedules that are legal for the run's mesh and batch: those that fit first, then by step

@@ -32,7 +32,7 @@ class MeshStages {
   /// Returns the number of layouts measured so far.
   int64_t layouts() const { return static_cast<int64_t>(pieces_.size()); }
 
-  std::string why_not;  ///< The reason why the last rejected layout was rejected.
+  std::string why_not;  ///< The reason for the last rejection of a layout.
 
  private:
   const StagePieces* pieces(const LayerLayout& layout, int64_t rows, const std::string& checkpointing);

@@ -1,4 +1,4 @@
-// What an action's communication depends on: the order of a stage's forwards and backwards.
+// The order of a stage's forwards and backwards, on which an action's communication depends.
 #pragma once
 
 #include <compare>
@@ -24,8 +24,8 @@ struct PassPlace {
   auto operator<=>(const PassPlace&) const = default;
 };
 
-/// Names the places of a stage's passes, step after step. It follows shard::FsdpSchedule and shard::PrefetchOrder: what
-/// was used between two changes of direction is expected after the next one.
+/// Names the places of a stage's passes, step after step. It follows shard::FsdpSchedule and shard::PrefetchOrder: the
+/// units used between two changes of direction are expected after the next one.
 class PassOrder {
  public:
   void begin_step(int64_t microbatches);

@@ -39,7 +39,7 @@ struct SearchResult {
 /// plans.
 ///
 /// Throws a usage error for devices below 1, a micro-batch below 1, a config without a global_batch_size or with a
-/// custom schedule (pipeline_parallel_schedule_csv).
+/// custom schedule (pipeline_parallel_schedule_csv), and a model whose layers differ.
 SearchResult search_plans(
     const train::TrainConfig& config,
     const train::TrainSpec& spec,

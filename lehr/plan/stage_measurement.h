@@ -1,4 +1,4 @@
-// What is measured of one stage on one rank: memory, FLOPs and collectives of each action.
+// Measurements of one stage on one rank: memory, FLOPs and collectives of each action.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace lehr::plan {
 
 /// Collectives of one kind among the ranks along some axes.
 struct Communication {
-  std::string axes;  ///< The name of mesh::Group::name(): "tp", "dp_shard,cp".
-  /// The name of mesh::FakeCollective: "all_gather", "reduce_scatter", "all_to_all", "send", ...
+  std::string axes;  ///< As mesh::Group::name(): "tp", "dp_shard,cp".
+  /// A name of mesh::FakeCollective: "all_gather", "reduce_scatter", "all_to_all", "send", ...
   std::string collective;
   int64_t group_size = 1;  ///< Ranks.
   /// Bytes of this rank's inputs over all calls: its shard for all_gather, the whole tensor for the others.

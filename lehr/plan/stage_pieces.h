@@ -38,7 +38,7 @@ class StagePieces {
   /// ranks, where parameters with the policy never stay unsharded for a whole step.
   static void change_policy(StageMeasurement& stage, shard::ReshardPolicy policy, bool pipelined);
 
-  /// Returns the mean of two stages that differ in checkpointing: every second layer is checkpointed.
+  /// Returns the mean of two stages that differ in checkpointing: a stage that recomputes every second layer.
   static StageMeasurement half_and_half(const StageMeasurement& one, const StageMeasurement& other);
 
   /// Returns the fraction of the layers' matmul FLOPs that belongs to experts.

@@ -10,7 +10,7 @@
 
 namespace lehr::plan {
 
-/// A step begins with what each stage does before its first forward, and ends with what follows its last backward.
+/// A step begins with each stage's work before its first forward, and ends with that after its last backward.
 class StepClock : public pipeline::ActionClock {
  public:
   /// `stages` must have passes, and outlive the object. `overlap` is Machine::communication_overlap.
