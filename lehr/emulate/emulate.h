@@ -19,8 +19,8 @@ struct Emulation {
   double mfu = 0;  ///< With causal attention counted, as plan::Plan::mfu.
 };
 
-/// Throws usage errors for what cannot be emulated: more than kMostRanks ranks, another system's design, Muon, and
-/// machines with rank_deviation.
+/// Throws usage errors for plans that cannot be emulated: more than kMostRanks ranks, another system's design, Muon,
+/// and machines with rank_deviation.
 void check_emulation(const plan::ResolvedRun& run, const plan::Machine& machine, const plan::PeerDesign& peer);
 
 /// Emulates a step of `plan`, whose machine describes devices and links. Ranks are threads of this process; neither
@@ -30,7 +30,7 @@ Emulation emulate(const plan::Plan& plan, const train::TrainSpec& spec);
 /// Returns the emulated and the planned step time, the time of each rank, and of each kind of communication.
 std::string report_text(const Emulation& emulation, const plan::Plan& plan);
 
-/// Returns the emulated timeline of the first rank of each rank along pp. As in a plan, exposed communication is no
+/// Returns the emulated timeline of the first rank of each rank along pp. As in a plan, exposed communication is not a
 /// bubble. Has no memory.
 pipeline::Timeline emulated_timeline(const Emulation& emulation, const plan::Plan& plan);
 

@@ -1,4 +1,4 @@
-// What one rank did in a step: computation, collectives and waits, in the order of its program.
+// The record of one rank in a step: computation, collectives and waits, in the order of its program.
 #pragma once
 
 #include <compare>
@@ -50,10 +50,10 @@ struct Recording {
   std::vector<Event> events = {};
 };
 
-/// Records what its thread does from begin() to end().
+/// Records the work of its thread from begin() to end().
 class Recorder {
  public:
-  /// Of a call that was started while nothing was recorded.
+  /// The number of a call that was started while nothing was recorded.
   static constexpr size_t kNotRecorded = std::numeric_limits<size_t>::max();
 
   Recorder();

@@ -27,7 +27,7 @@ struct TransferTime {
 struct RankTime {
   double computing = 0;
   double waiting = 0;  ///< Seconds in which the rank waited for a call that another rank had not started: the bubble.
-  double end = 0;      ///< Seconds from the begin of the step.
+  double end = 0;      ///< Seconds from the beginning of the step.
   std::map<std::pair<std::string, std::string>, TransferTime> transfers = {};  ///< By axes and collective.
 
   double exposed() const;

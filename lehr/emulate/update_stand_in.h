@@ -7,8 +7,8 @@
 
 namespace lehr::emulate {
 
-/// Stands for `real`, whose state it allocates. step() reports what a fused update moves (meter/operation_meter.h): it
-/// reads gradients, and reads and writes values and state.
+/// Returns a stand-in for `real`, whose state it allocates. step() reports the bytes that a fused update moves
+/// (meter/operation_meter.h): it reads gradients, and reads and writes values and state.
 std::unique_ptr<optim::Optimizer> update_stand_in(std::unique_ptr<optim::Optimizer> real);
 
 }  // namespace lehr::emulate
