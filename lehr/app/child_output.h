@@ -16,7 +16,7 @@ class ChildOutput {
   /// Lines are written to the file descriptor `target`, each after `prefix`. Throws a runtime error if the pipe cannot
   /// be created.
   void open_for(int target, const std::string& prefix);
-  /// The last 16 KiB are kept for kept(). Throws as open_for.
+  /// At least the last 16 KiB are kept for kept(). Throws as open_for.
   void open_to_keep();
 
   /// The end for the child; -1 if not open.

@@ -22,8 +22,8 @@ struct ChildRanksOptions {
   /// True: the output of all ranks is shown, each line with its rank. False: that of rank 0 is shown unchanged, and the
   /// end of another rank's output only if that rank fails.
   bool all_output = false;
-  /// Number of restarts of all ranks after one failed. Wrong input (exit code 2), bugs (4) and stops by a signal
-  /// are no reason to.
+  /// Number of restarts of all ranks after one failed. There is none after wrong input (exit code 2), a bug (4) or a
+  /// stop by a signal.
   int64_t restarts = 0;
   /// If set, a rank that was the cause of two failures is left out of later starts: the function returns how to start
   /// on at most that many ranks, and throws a usage error if it is not possible. The launch then ends.

@@ -15,8 +15,8 @@ class TrainSpecs;
 namespace lehr::app {
 
 /// One command of the program. `run` gets the arguments after the command's name and the program's model families, and
-/// returns the exit code; it may throw lehr::Error. A command that runs on several ranks has `on_threads` as well: as
-/// that many threads of this process.
+/// returns the exit code; it may throw lehr::Error. A command that runs on several ranks also has `on_threads`, whose
+/// ranks are threads of this process.
 struct Command {
   std::string name;
   std::string summary;

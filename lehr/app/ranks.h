@@ -13,11 +13,11 @@
 
 namespace lehr::app {
 
-/// Settings of a command that its ranks are connected by.
+/// Settings of a command by which its ranks are connected.
 struct RankSettings {
   std::string device = "auto";  ///< As training.device.
   train::CommConfig comm = {};
-  StopNotice* notice = nullptr;  ///< Begins to listen when the ranks start; the first rank tells.
+  StopNotice* notice = nullptr;  ///< Begins to listen when the ranks start; only the first rank writes the line.
 };
 
 /// Calls `body` once on each rank that runs in this process, with the rank's transport; null if there is one rank.

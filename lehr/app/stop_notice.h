@@ -1,4 +1,4 @@
-// What a command says when Ctrl-C or SIGTERM stops it: where it was, what is kept, and how to go on.
+// The message of a command that Ctrl-C or SIGTERM stops: its progress, the results that are kept, and how to continue.
 #pragma once
 
 #include <exception>
@@ -12,7 +12,7 @@
 
 namespace lehr::app {
 
-/// Thrown by StopNotice::stop_if_asked. It passes through the cleanup of what is half written.
+/// Thrown by StopNotice::stop_if_asked. On its way, destructors remove half-written output.
 class Stopped : public std::exception {
  public:
   explicit Stopped(int signal) : signal_(signal) {}
