@@ -1,4 +1,4 @@
-// A file of a reference for lehr verify, which knows the tensors of it that were not read.
+// A reference file of lehr verify, with a record of the tensors that were read.
 #pragma once
 
 #include <filesystem>
@@ -16,7 +16,7 @@ inline constexpr const char* kFloat64Suffix = "_f64";
 /// Reads tensors, and remembers which.
 class ReferenceFile {
  public:
-  /// Names of its tensors begin with `prefix` in reports, as "grad:". Throws as WeightReader does.
+  /// Names of its tensors begin with `prefix` in reports, such as "grad:". Throws as WeightReader does.
   explicit ReferenceFile(const std::filesystem::path& file, std::string prefix = "")
       : reader_(file), prefix_(std::move(prefix)) {}
 

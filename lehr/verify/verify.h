@@ -23,9 +23,9 @@ namespace lehr::verify {
 VerifyReport verify_folder(const VerifyOptions& options, const descriptor::ModelFamilies& families);
 
 /// The same on one device. On several, the model is sharded by the degrees of `parallelism`, and its outputs and
-/// gradients are compared: not training steps, with pipeline stages not gradients, nor what compare_outputs leaves out.
-/// All ranks must call and get the same report. Throws a usage error for a mesh whose ranks have no whole sequences, or
-/// replicas.
+/// gradients are compared. Training steps are not, nor are gradients with pipeline stages, nor tensors that
+/// compare_outputs leaves out. All ranks must call and get the same report. Throws a usage error for replicas, and for
+/// ranks that have only parts of sequences.
 VerifyReport verify_on_ranks(
     const VerifyOptions& options,
     const train::TrainSpecs& specs,
