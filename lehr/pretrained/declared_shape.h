@@ -7,8 +7,8 @@
 
 namespace lehr::pretrained {
 
-/// check_checkpoint for a model on meta whose shape is that of `config`, a config.json: before memory is allocated,
-/// with messages that end with the sizes in `config`, one of which is wrong if shapes or names differ.
+/// check_checkpoint before memory is allocated, for a model on meta whose shape is that of `config`, a config.json.
+/// Messages end with the sizes in `config`, one of which is wrong if shapes or names differ.
 CheckpointDifference check_declared_shape(
     const std::filesystem::path& config,
     const descriptor::ModelArgs& args,

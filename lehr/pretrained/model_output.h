@@ -21,8 +21,8 @@ struct ModelOutput {
   bool subblocks = false;  ///< Write one file per sub-block (pretrained/subblocks.h), regardless of size.
   std::vector<std::pair<std::string, std::string>> texts = {};  ///< Names and contents of text files, such as
                                                                 ///< config.json.
-  std::function<void()> before_each = {};  ///< Called before each tensor is written; what it throws removes the
-                                           ///< folder.
+  std::function<void()> before_each = {};  ///< Called before each tensor is written; if it throws, the folder is
+                                           ///< removed.
 };
 
 /// Statistics of a written folder.

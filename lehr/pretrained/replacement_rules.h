@@ -8,8 +8,8 @@
 
 namespace lehr::pretrained {
 
-/// All functions throw usage errors that begin with the origin of the replacement.
-
+/// @name Rules. All functions throw usage errors that begin with the origin of the request (Replacement::where)
+/// @{
 /// Requires that the source model is of the same family as the target, and equal to it in all settings that change a
 /// sub-block's computation with the same weights.
 void require_same_computation(

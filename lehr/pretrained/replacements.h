@@ -34,9 +34,9 @@ struct Replacement {
 };
 
 /// Reads a JSON file; folders in it are relative to its own. It is a list of
-/// - {"layer": 3, "attention": {"model": DIR}, "ffn": {"no_op": true}}: one or both sub-blocks; "layer" within the
-/// table
-///   of a sub-block selects another layer of DIR than the same;
+/// - {"layer": 3, "attention": {"model": DIR}, "ffn": {"no_op": true}}: one or both sub-blocks. Each is taken from the
+///   layer of the same number in DIR, or from the one that the key "layer" in its table selects, as in {"model": DIR,
+///   "layer": 5};
 /// - puzzletron's entries, {"parent_layer_indices": [3], "child_block_configs": [...], "weight_paths": [...]}, where a
 ///   path is that of a file of a sub-block checkpoint, DIR/subblocks_safetensors/block_3_ffn.safetensors, and a no-op
 ///   sub-block has none. The path identifies DIR and a layer: the file need not exist if DIR has another layout;

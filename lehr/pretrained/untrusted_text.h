@@ -13,7 +13,7 @@ namespace lehr::pretrained {
 /// if the file is not JSON, or nested too deeply.
 std::vector<std::string> code_in_json(const std::filesystem::path& file);
 
-/// Returns what a chat template reaches for beyond its variables, such as Python's objects.
+/// Returns a description of each thing that a chat template reads beyond its variables, such as Python's objects.
 std::vector<std::string> risks_of_template(const std::filesystem::path& file);
 std::vector<std::string> risks_of_template_text(const std::string& text);
 
@@ -24,8 +24,8 @@ struct ModelProblem {
   std::string what;
 };
 
-/// Reads config.json, adapter_config.json, tokenizer and chat template as Lehr would, without weights, with texts that
-/// are hard for patterns and templates.
+/// Reads config.json, adapter_config.json, tokenizer and chat template as Lehr would, without weights, and tries texts
+/// that are hard for patterns and templates.
 std::vector<ModelProblem> problems_as_model(
     const std::filesystem::path& folder, const descriptor::ModelFamilies& families);
 
