@@ -1,4 +1,4 @@
-// Checks for silent corruption in a run ([reliability]).
+// Checks for silent data corruption in a run ([reliability]).
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ namespace lehr::train {
 std::optional<pretrained::ModelFolder> open_teacher(
     const TrainConfig& config, const descriptor::ModelFamilies& families, const descriptor::ModelArgs& student);
 
-/// Returns the bytes that the teacher adds to a rank of a run: its weights, or its shards and what is unsharded at a
+/// Returns the bytes that the teacher adds to a rank of a run: its weights, or its shards and the units unsharded at a
 /// time, and the results of a batch that stay until backward has read them. In a pipeline, of the rank with the most:
 /// each is taken to have both tables, of embeddings and head. `context` is null on one device.
 int64_t teacher_bytes(

@@ -20,9 +20,9 @@ struct FoundCheckpoint {
 /// All ranks must call it; all get the same folder, but only the main rank lists the checkpoints. Without `step`,
 /// returns the newest complete checkpoint, or nothing if there is none. Checkpoints that are damaged according to
 /// state::find_damage or their headers (`contents`: all bytes are read), or whose config.json (of adapters
-/// model_config.json) or trainer.json is missing or no JSON, are renamed to step-N.damaged once an undamaged one is
-/// found. Throws a usage error that names the damaged file if all are damaged, or if that of `step` is, and one
-/// that lists the steps if there is no checkpoint of `step`.
+/// model_config.json) or trainer.json is missing or not JSON, are renamed to step-N.damaged once an undamaged one is
+/// found. Throws a usage error that names the damaged file if all are damaged, or if that of `step` is, and one that
+/// lists the steps if there is no checkpoint of `step`.
 FoundCheckpoint find_checkpoint(
     state::CheckpointStore& store, std::optional<int64_t> step, bool contents, state::Coordinator& coordinator);
 

@@ -19,7 +19,7 @@ class Goodput {
   void paused(TimeLeft::Pause reason, double seconds) { pauses_[reason] += seconds; }
 
   /// "96.2 % of 12m00s in steps; before the first step 1.0 %, waiting for data 0.1 %, validations 1.8 %, saves 0.7 %,
-  /// other 0.2 %" for a start that took so many seconds. Kinds without time are left out.
+  /// other 0.2 %" for a start that took `seconds`. Kinds without time are left out.
   std::string describe(double seconds) const;
 
  private:

@@ -29,8 +29,8 @@ struct GpuCard {
 /// is not a GPU or the driver does not answer.
 std::optional<GpuCard> find_card(at::Device device);
 
-/// Returns why Lehr does not compute on the card, or an empty text. FlashAttention and Lehr's kernels need compute
-/// capability 8.0 (A100) or more.
+/// Returns the reason why Lehr does not compute on the card, or an empty text. FlashAttention and Lehr's kernels need
+/// compute capability 8.0 (A100) or more.
 std::string why_unsupported(const GpuCard& card);
 
 /// Returns the peaks of matmuls in this dtype and in float8 without sparsity, and the memory bandwidth, from the data

@@ -29,7 +29,7 @@ class InitialLoad {
   /// not the checkpoint of a run where one is required.
   InitialLoad(const TrainConfig& config, const descriptor::ModelArgs& args);
 
-  /// Throws the usage errors of load that the headers of the files suffice for: weights that do not fit, a pattern that
+  /// Throws the usage errors of load() that the headers of the files reveal: weights that do not fit, a pattern that
   /// matches no weight, state of another optimizer or other data than `now`'s. `model` may be on meta. Returns the run
   /// state after `load`: that of a new run, or, without checkpoint.initial_load_model_only, the other run's step and
   /// its positions in the data and the schedule, except for parts in checkpoint.exclude_from_loading.

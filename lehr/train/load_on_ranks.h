@@ -19,7 +19,7 @@ class ModelOnRanks {
   /// The pipeline stages of another model, beside which this one's are.
   struct Beside {
     std::vector<int64_t> rank_of_stage;
-    std::vector<int64_t> layers;  ///< By stage: this model has the same if it has as many in all, else the config's.
+    std::vector<int64_t> layers;  ///< By stage; this model gets the same if their sum is its number, else the config's.
   };
   /// A stage that this rank has.
   struct Stage {

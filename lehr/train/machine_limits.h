@@ -17,9 +17,9 @@ struct MachineLimits {
 /// on the threads of the process, or on its usable cores if they are fewer. Takes about `seconds`.
 double cpu_peak_flops(at::ScalarType dtype, double seconds = 0.05);
 
-/// Returns the FLOP/s of the fastest square matmul of random numbers found on `device` within about `seconds`, by the
-/// library that Lehr uses for such matmuls (ops/matmul/matmul.h). Equal numbers would draw less power, and so run
-/// faster on a GPU. `clock` gives the time; it is another one in tests only.
+/// Returns the FLOP/s of the fastest square matmul of random numbers found on `device` within about `seconds`, by
+/// ops::product (ops/matmul/matmul.h) or at::mm, whichever is faster. Equal numbers would draw less power, and so run
+/// faster on a GPU. `clock` gives the time; only tests replace it.
 double best_matmul_flops(
     at::Device device,
     at::ScalarType dtype,
@@ -27,7 +27,7 @@ double best_matmul_flops(
     const metric::ThroughputMeter::Clock& clock = metric::ThroughputMeter::steady_seconds);
 
 /// Returns the CPU's peak and memory bandwidth. Takes about 2 * `seconds`. Memory bandwidth is the best of three
-/// operations on 256 MB tensors, since server caches hold a large part of 64 MB: a copy, c = a + s b, and an in-place
+/// operations on 256 MiB tensors, since server caches hold a large part of 64 MB: a copy, c = a + s b, and an in-place
 /// update. Reads for write allocation do not count. With several ranks on one machine these are the limits of one rank
 /// while the others wait; in a step they share the machine. `clock` gives the time of the bandwidth.
 MachineLimits measure_limits(

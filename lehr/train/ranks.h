@@ -36,10 +36,10 @@ class Ranks {
   /// as mesh_of does.
   Ranks(const ParallelismConfig& config, mesh::Transport* transport);
 
-  /// Null on one device that is no mesh.
+  /// Null on one device without a mesh.
   mesh::DistributedContext* context() const { return context_.get(); }
   int64_t world_size() const { return context_ ? context_->world_size() : 1; }
-  /// True on the one rank that logs, and writes data that is no tensor.
+  /// True on the one rank that logs, and writes data other than tensors.
   bool is_main() const { return !context_ || context_->is_main_process(); }
   /// Number of ranks with different sequences.
   int64_t data_parallel_size() const { return context_ ? context_->data_parallel_size() : 1; }
@@ -55,7 +55,7 @@ class Ranks {
 
   /// Number of ranks that each compute a part of the positions between the blocks of a layer (sequence parallelism).
   int64_t sequence_parts() const { return context_ ? context_->size(mesh::axis::tp) : 1; }
-  /// Returns the main rank's number.
+  /// Returns the `number` of the main rank.
   int64_t of_main(int64_t number) const;
   /// Sums each count over the ranks with different sequences.
   void sum_over_rows(std::vector<int64_t>& counts) const;
@@ -79,8 +79,8 @@ class Ranks {
   /// Runs `work` on the main rank first, and then on the others, which use the files that it leaves on the disk. An
   /// exception of the main rank's `work` is thrown on all ranks.
   void main_first(const std::function<void()>& work) const;
-  /// Returns on all ranks what `make` returns on the main rank, where alone it is called; likewise for its exceptions.
-  /// `what` names it in errors.
+  /// Calls `make` on the main rank only. All ranks return its result, or throw its exception. `what` names it in
+  /// errors.
   std::string from_main(const std::string& what, const std::function<std::string()>& make) const;
   /// Throws a usage error on ranks whose text differs from the main rank's, with the first line that differs.
   void require_same(const std::string& what, const std::string& text) const;

@@ -30,7 +30,7 @@ struct ConfiguredRun {
 /// Returns the sequence of the data of `now` that follows those that the run of `then` has read. As many sequences
 /// count as read, whatever the batch size and the data; with another sequence length, as many tokens, rounded up to
 /// whole sequences. Throws a usage error for a change that checkpoint.allow_changes does not name: it names the key,
-/// the checkpoint's `folder`, the word to add, and what can be done `otherwise`.
+/// the checkpoint's `folder`, the word to add, and the alternative, `otherwise`.
 int64_t continued_data_position(
     const RunState& then, const ConfiguredRun& now, const std::filesystem::path& folder, const std::string& otherwise);
 

@@ -65,7 +65,7 @@ class RunLog {
   /// Counts the goodput from this time of metric::ThroughputMeter::steady_seconds() on, at which the run began to read
   /// its data and weights; by default from the construction.
   void count_from(double began) { began_ = began; }
-  /// A step waited so long for its batch.
+  /// Adds the seconds that a step waited for its batch.
   void waited_for_data(double seconds) { goodput_.waited_for_data(seconds); }
 
   void step_begins(int64_t step);

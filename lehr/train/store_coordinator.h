@@ -50,7 +50,7 @@ class StoreCoordinator : public state::Coordinator {
   std::map<std::string, int64_t> calls_;  // by key
 };
 
-/// Returns the coordinator of the ranks of `mesh`; null is one device.
+/// Returns the coordinator of the ranks of `mesh`, which is null on one device.
 std::shared_ptr<state::Coordinator> make_coordinator(mesh::DistributedContext* mesh, const std::string& name);
 
 }  // namespace lehr::train

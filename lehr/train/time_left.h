@@ -18,8 +18,8 @@ struct WorkBesideSteps {
 };
 
 /// Estimates the rest of a run. Validations and saves are expected to take as long as the last ones. Before the first,
-/// a validation takes a third of the time in which steps train as many sequences (a forward of forward and backward),
-/// and a save writes kSaveBytesPerSecond, or copies kCopyBytesPerSecond if it is asynchronous.
+/// a validation takes a third of the time in which steps train as many sequences (a forward, without its backward), and
+/// a save writes kSaveBytesPerSecond, or copies kCopyBytesPerSecond if it is asynchronous.
 class TimeLeft {
  public:
   /// The work for which training pauses.
