@@ -58,21 +58,21 @@ struct DecoderStageShape {
   PipelineStageInfo stage;
   HiddenStatesAggregationMode snapshot_mode;
   int64_t layers_before, local_layers, hidden_size;
-  int64_t sequence_parts;  // hidden states are one of so many parts of the sequence
+  int64_t sequence_parts;  // number of parts of a sequence, of which hidden states are one
   at::ScalarType dtype;
 };
 TensorDict infer_decoder_inputs(const DecoderStageShape& shape, const TensorDict& inputs, int64_t n_microbatches);
 TensorDict infer_decoder_outputs(const DecoderStageShape& shape, const TensorDict& inputs, int64_t n_microbatches);
 
 /// Sequence parallelism: hidden states between blocks are one of `count` equal parts of the sequence, while input_ids,
-/// position_ids and masks stay whole. The functions are those of ranks that have the other parts.
+/// position_ids and masks stay whole. With several parts both functions are set.
 struct SequenceParts {
   int64_t count = 1;
   std::function<at::Tensor(const at::Tensor& whole)> own = {};    ///< This rank's part (B, T / count) of (B, T).
   std::function<at::Tensor(const at::Tensor& partial)> sum = {};  ///< The sum over ranks, the same on all of them.
 };
 
-/// nn::HiddenStatesAggregator, also over ranks that have parts of the sequence: they sum what they have once per stage.
+/// nn::HiddenStatesAggregator, also over ranks that have parts of the sequence: sums are all-reduced once per stage.
 class Snapshots {
  public:
   /// `inputs` and `parts` must outlive the object.

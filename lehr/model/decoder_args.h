@@ -319,8 +319,8 @@ DecoderConfig read_config(const Node& config) {
 }
 
 /// Makes a family with these flavors, at least one. It reads config.json files with its own model_type and with other
-/// model types of equivalent models. It has a descriptor if its layers may differ. `Args` may be a
-/// subclass of DecoderArgs<Family> with a state map of its own.
+/// model types of equivalent models. It has a descriptor if its layers may differ. `Args` may be a subclass of
+/// DecoderArgs<Family> with a state map of its own.
 template <class Family, class Args = DecoderArgs<Family>>
 descriptor::ModelFamily make_decoder_family(
     const std::string& name,

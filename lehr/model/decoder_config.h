@@ -63,8 +63,8 @@ struct DecoderConfig {
   int64_t value_width() const { return latent_attention ? latent_attention->v_head_dim : head_dim; }
 
   /// Reads the fields of config.json that families share. Throws a usage error that names the field for a feature that
-  /// the shared decoder does not support (attention dropout, another activation, ...), except for keys
-  /// in `own_keys`, which the family reads itself.
+  /// the shared decoder does not support (attention dropout, another activation, ...), except for keys in `own_keys`,
+  /// which the family reads itself.
   static DecoderConfig from_hf(const Node& config, std::span<const char* const> own_keys = {});
 
   /// Returns one block config per layer, from block_configs or from the fields that apply to all layers.

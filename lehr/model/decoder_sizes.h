@@ -1,4 +1,4 @@
-// Whether the sizes of a decoder can be meant.
+// Check that the sizes of a decoder are plausible.
 #pragma once
 
 #include <string>

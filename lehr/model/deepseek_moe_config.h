@@ -1,4 +1,4 @@
-// The fields of config.json for the experts of DeepSeek-V3, which GLM-4.5 has, too.
+// The fields of config.json for the experts of DeepSeek-V3, which GLM-4.5 has too.
 #pragma once
 
 #include "lehr/config/node.h"
@@ -6,7 +6,7 @@
 
 namespace lehr::model {
 
-/// The number of experts, groups and layers without experts that a config.json without these keys has.
+/// The values of keys that a config.json may lack.
 struct DeepseekMoEDefaults {
   int64_t n_group, topk_group, first_k_dense_replace;
   double routed_scaling_factor;

@@ -21,7 +21,7 @@ struct LatentAttentionConfig {
 
   /// Width of a query or key head.
   int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
-  /// Elements that decoding keeps of a token.
+  /// Elements that the cache keeps per token.
   int64_t cached_per_token() const { return kv_lora_rank + qk_rope_head_dim; }
 
   static LatentAttentionConfig from_hf(const Node& config);

@@ -1,4 +1,4 @@
-// The keys of config.json for what differs from layer to layer: layer_types, and rotary positions by kind of layer.
+// The keys of config.json for differences between layers: layer_types, and rotary positions by kind of layer.
 #pragma once
 
 #include <optional>

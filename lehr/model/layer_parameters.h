@@ -6,8 +6,8 @@
 
 namespace lehr::model {
 
-/// One decoder layer. Names are those of Hugging Face's config.json. A family whose layers need other sizes has a
-/// struct of its own, of which the backbone and the heads read hidden_size, head_dim, rms_norm_eps and
+/// Sizes of one decoder layer. Names are those of Hugging Face's config.json. A family whose layers need other sizes
+/// has a struct of its own, of which the backbone and the heads read hidden_size, head_dim, rms_norm_eps and
 /// initializer_range.
 struct DenseLayerParameters {
   int64_t hidden_size;              ///< Width of the residual stream.

@@ -30,7 +30,7 @@ struct LayerPattern {
   LayerPattern shifted(int64_t count) const;
 };
 
-/// A pattern in which every layer but each `interval`-th is marked.
+/// A pattern that marks all layers but every `interval`-th.
 std::vector<bool> all_but_every(int64_t interval);
 
 }  // namespace lehr::model

@@ -26,10 +26,10 @@ struct LinearAttentionConfig {
   /// Reads the sizes and layer_types, or full_attention_interval. Throws a usage error that names the layer for another
   /// type, and for another number of layers.
   static LinearAttentionConfig from_hf(const Node& config, int64_t num_hidden_layers);
-  /// Writes the sizes, and layer_types of so many layers.
+  /// Writes the sizes, and layer_types of `num_hidden_layers` layers.
   void to_hf(Node& config, int64_t num_hidden_layers) const;
   /// Throws a usage error that names the field, prefixed with `where`, for a size that is not positive or too large,
-  /// and for value heads that are no multiple of the key heads.
+  /// and if value heads are not a multiple of key heads.
   void check(const std::string& where) const;
 };
 

@@ -22,7 +22,7 @@ struct MoEConfig {
   bool expert_bias = false;                   ///< Lehr's own field: experts are selected by probability + bias.
   double router_aux_loss_coef = 0.001;        ///< Kept for transformers; training uses training.router_aux_loss_coef.
   bool uses_intermediate_size = false;        ///< moe_intermediate_size is the key intermediate_size (Mixtral).
-  int64_t n_shared_experts = 0;  ///< Experts of every token, which are one expert of their widths together.
+  int64_t n_shared_experts = 0;  ///< Experts that every token uses: one expert, as wide as all of these together.
   int64_t shared_expert_intermediate_size = 0;  ///< Inner width of a shared expert with a gate (Qwen3-Next).
   nn::RouterOptions router = {};
   nn::ExpertOptions experts = {};
@@ -52,7 +52,7 @@ struct MoEConfig {
 /// (Mixtral, gpt-oss)
 /// @{
 
-/// Drops what keys of other families said, which transformers' classes do not read.
+/// Resets the values of keys that transformers' classes of these families do not read.
 void set_uniform_experts(MoEConfig& moe);
 /// Throws a usage error that names the key for other experts. `model_type` is that of config.json.
 void check_uniform_experts(const MoEConfig& moe, const char* model_type);

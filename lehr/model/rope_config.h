@@ -12,7 +12,7 @@ namespace lehr::model {
 /// rotated in part unless the family supports that (`partial`).
 nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddings, bool partial = false);
 
-/// Returns the table of a config.json that counts: rope_scaling, as transformers 4 writes it, unless it is empty; else
+/// Returns the RoPE table of a config.json: rope_scaling, as transformers 4 writes it, unless it is empty; else
 /// rope_parameters. Null if it has neither.
 const Node* rope_table_of(const Node& config);
 

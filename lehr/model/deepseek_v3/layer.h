@@ -8,7 +8,7 @@
 
 namespace lehr::model {
 
-/// One DeepSeek-V3 decoder layer.
+/// Sizes of one DeepSeek-V3 decoder layer.
 struct DeepseekV3LayerParameters {
   int64_t hidden_size;
   int64_t num_attention_heads;

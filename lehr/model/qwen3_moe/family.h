@@ -11,7 +11,7 @@ namespace lehr::model {
 LEHR_DECODER_FAMILY(Qwen3MoE, qwen3_moe);
 extern template class DecoderImpl<Qwen3MoELayer, Qwen3MoELayerParameters>;
 
-/// The sizes of a layer of a model with experts, which also Mixtral has.
+/// The sizes of a layer of a model with experts; other families with this layer start from them.
 Qwen3MoELayerParameters mixture_parameters(const DecoderConfig& config);
 
 /// Returns the family "qwen3_moe", with the published sizes and "debugmodel".

@@ -9,7 +9,7 @@
 
 namespace lehr::model {
 
-/// One Qwen3 MoE decoder layer. Names are those of Hugging Face's config.json where it has one.
+/// Sizes of one Qwen3 MoE decoder layer. Names are those of Hugging Face's config.json where it has one.
 struct Qwen3MoELayerParameters {
   int64_t hidden_size;                        ///< Width of the residual stream.
   int64_t intermediate_size;                  ///< Inner width of an expert (moe_intermediate_size).

@@ -10,7 +10,7 @@
 
 namespace lehr::model {
 
-/// One Qwen3-Next decoder layer.
+/// Sizes of one Qwen3-Next decoder layer.
 struct Qwen3NextLayerParameters {
   int64_t hidden_size;
   int64_t num_attention_heads;
