@@ -89,8 +89,8 @@ class Trainer : public torch::CustomClassHolder {
 std::unique_ptr<train::TrainTask> own_loss(
     std::unique_ptr<train::TrainTask> task, const Callback& loss, c10::intrusive_ptr<Exchange> exchange);
 
-/// Training data of a Python function of the 0-based step: it puts the batch, {"input_ids", "labels", "position_ids"},
-/// (B, T) int64 each, with B the sequences of a step and T training.seq_len, and maybe "document_ids".
+/// Training data from a Python function, called with the 0-based step: it puts the batch, {"input_ids", "labels",
+/// "position_ids"}, (B, T) int64 each, with B the sequences of a step and T training.seq_len, and maybe "document_ids".
 train::RunData own_data(
     const train::TrainConfig& config, const Callback& data, const c10::intrusive_ptr<Exchange>& exchange);
 
