@@ -39,7 +39,7 @@ class Trainer : public torch::CustomClassHolder {
   bool step();
   /// The metrics of the last step, and of a validation after it.
   c10::Dict<std::string, double> metrics() const;
-  /// Calls `address` at each `event`, a name of train::Event, with the step.
+  /// Calls `address` at each `event`, a name of train::Event except ready and finished, with the step.
   void on(const std::string& event, int64_t address);
   void save();
   /// Ends the run: waits for the checkpoint that is being written and writes the sample.
