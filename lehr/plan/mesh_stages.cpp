@@ -21,6 +21,7 @@ CostContext MeshStages::context(const MeshPoint& point, const Trade& trade) cons
       .machine = machine_,
       .mesh = point.mesh,
       .compute = compute_,
+      .float8 = config_.float8.enable,
       .keeps_gathered = point.mesh.pipeline_parallel > 1 && trade.reshard == shard::ReshardPolicy::never};
 }
 
@@ -69,8 +70,13 @@ std::optional<PlannedStage> MeshStages::stage(const MeshPoint& point, const Trad
   PlannedStage planned{.expert_share = from->expert_share()};
   planned.measured = from == other ? measured(*from) : StagePieces::half_and_half(measured(*from), measured(*other));
   StagePieces::change_policy(planned.measured, trade.reshard, point.mesh.pipeline_parallel > 1);
+  planned.measured.expert_tokens = tokens_of_experts(*from, point);
   planned.cost = cost_of(planned.measured, planned.expert_share, context(point, trade));
   return planned;
+}
+
+double MeshStages::tokens_of_experts(const StagePieces& from, const MeshPoint& point) const {
+  return expert_tokens(from.expert_visits(), point.rows * config_.training.seq_len, point.mesh);
 }
 
 double MeshStages::least_seconds(const MeshPoint& point) {
@@ -79,8 +85,8 @@ double MeshStages::least_seconds(const MeshPoint& point) {
   if (from == nullptr) {
     return kNever;
   }
-  const StageMeasurement all =
-      from->stage({.layers = num_layers_}, mesh.data_parallel_shard * mesh.context_parallel, 1);
+  StageMeasurement all = from->stage({.layers = num_layers_}, mesh.data_parallel_shard * mesh.context_parallel, 1);
+  all.expert_tokens = tokens_of_experts(*from, point);
   const StageCost cost = cost_of(all, from->expert_share(), context(point, {}));
   const auto parts = static_cast<double>(mesh.context_parallel);
   double seconds = 0;

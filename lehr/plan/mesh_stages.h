@@ -36,6 +36,7 @@ class MeshStages {
 
  private:
   const StagePieces* pieces(const LayerLayout& layout, int64_t rows, const std::string& checkpointing);
+  double tokens_of_experts(const StagePieces& from, const MeshPoint& point) const;
 
   const train::TrainConfig& config_;
   const train::TrainSpec& spec_;

@@ -34,9 +34,9 @@ struct SearchResult {
 /// policies, activation checkpointing (none, "op 2", "2", "op" and full), and the given micro-batches, at the config's
 /// training.global_batch_size. Model, data, precision and optimizer are the config's. Configurations that the trainer
 /// refuses are skipped. A mesh is pruned if even a step without bubble, checkpointing or FSDP communication would be
-/// slower than the best found so far, so pruning loses nothing under the cost model, which leaves out float8 and
-/// expert_half_tokens here. Stages are assembled from measured pieces (plan/stage_pieces.h); the best configurations
-/// are then planned by make_plan, and the result holds those plans.
+/// slower than the best found so far, so pruning loses nothing under the cost model. Stages are assembled from measured
+/// pieces (plan/stage_pieces.h); the best configurations are then planned by make_plan, and the result holds those
+/// plans.
 ///
 /// Throws a usage error for devices or a micro-batch below 1, no global_batch_size, a custom schedule
 /// (pipeline_parallel_schedule_csv), fsdp_reduce_each_microbatch = false, layers that differ, and no legal mesh.

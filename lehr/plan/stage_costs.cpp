@@ -54,25 +54,24 @@ double expert_share(nn::Model& model) {
   return all > 0 ? std::min(1.0, experts / all) : 0;
 }
 
+double expert_visits(nn::Model& model) {
+  const auto layers = nn::moe_layers(model);
+  return layers.empty() ? 0
+                        : static_cast<double>(layers.front()->router->top_k()) /
+                              static_cast<double>(layers.front()->num_experts());
+}
+
+double expert_tokens(double expert_visits, int64_t tokens, const mesh::DeviceMeshParameters& mesh) {
+  const auto of_ranks = static_cast<double>(tokens * mesh.expert_parallel);
+  return expert_visits * of_ranks / static_cast<double>(mesh.context_parallel * mesh.tensor_parallel);
+}
+
 StageCosts::StageCosts(
     const train::TrainConfig& config,
     const train::TrainSpec& spec,
     const descriptor::ModelArgs& args,
     const CostContext& context)
     : config_(config), spec_(spec), args_(args), context_(context) {}
-
-// A token of any rank visits top_k experts, spread evenly.
-double StageCosts::expert_tokens(nn::Model& stage) const {
-  const auto layers = nn::moe_layers(stage);
-  if (layers.empty()) {
-    return 0;
-  }
-  const auto& mesh = context_.mesh;
-  const auto routed = static_cast<double>(
-      train::microbatch_rows(config_) * config_.training.seq_len * layers.front()->router->top_k() *
-      mesh.expert_parallel);
-  return routed / static_cast<double>(mesh.context_parallel * mesh.tensor_parallel * layers.front()->num_experts());
-}
 
 // Whole logits are held from the end of the last stage's forward to the start of its backward, with its activations.
 void StageCosts::hold_logits(StageMeasurement& last) const {
@@ -120,7 +119,10 @@ std::vector<const PlannedStage*> StageCosts::of(const std::vector<int64_t>& rank
           {.stage = static_cast<int64_t>(stage),
            .rank_of_stage = rank_of_stage,
            .world_size = context_.mesh.world_size()});
-      planned.measured.expert_tokens = expert_tokens(*layout.models[stage]);
+      planned.measured.expert_tokens = expert_tokens(
+          expert_visits(*layout.models[stage]),
+          train::microbatch_rows(config_) * config_.training.seq_len,
+          context_.mesh);
       if (stage == last && context_.peer.logit_bytes > 0) {
         hold_logits(planned.measured);
       }

@@ -31,7 +31,6 @@ class StageCosts {
   std::vector<const PlannedStage*> of(const std::vector<int64_t>& rank_of_stage);
 
  private:
-  double expert_tokens(nn::Model& stage) const;
   void hold_logits(StageMeasurement& last) const;
 
   const train::TrainConfig& config_;
@@ -44,5 +43,12 @@ class StageCosts {
 /// Returns the fraction of a model's matmul FLOPs that belongs to experts, by the number of active weights per token,
 /// without embeddings, which take no matmul.
 double expert_share(nn::Model& model);
+
+/// Returns the fraction of all tokens that one expert has if they are spread evenly: top-k / experts; 0 without
+/// experts.
+double expert_visits(nn::Model& model);
+
+/// Returns the tokens that each expert of a rank has in a micro-batch of `tokens` tokens (sequences x seq_len).
+double expert_tokens(double expert_visits, int64_t tokens, const mesh::DeviceMeshParameters& mesh);
 
 }  // namespace lehr::plan

@@ -206,13 +206,18 @@ void build_step(Run& run) {
           .pipeline = run.pipeline.get(),
           .recorder = training.cuda_graphs ? ops::make_cuda_recorder(run.device) : nullptr,
           .spikes = run.spikes.get(),
-          .gradients_ready = [&run] {
-            if (run.checkpoints) {
-              run.checkpoints->wait_copied();  // forward and backward overlap the copy of a save; the update must not
-            }
-            run.events.emit(Event::gradients_ready, {.step = run.state.step + 1, .model = run.model.get()});
-            check_replicas(run, run.state.step + 1);
-          }});
+          .gradients_ready =
+              [&run] {
+                run.events.emit(Event::gradients_ready, {.step = run.state.step + 1, .model = run.model.get()});
+                check_replicas(run, run.state.step + 1);
+              },
+          .before_update =
+              [&run] {
+                if (run.checkpoints) {
+                  run.checkpoints
+                      ->wait_copied();  // forward and backward overlap the copy of a save; the update must not
+                }
+              }});
   run.step->refresh();
 }
 

@@ -13,8 +13,8 @@ namespace lehr::train {
 enum class Event {
   ready,                 ///< Everything is built and loaded; before the first step.
   step_begin,            ///< Before the batches of a step.
-  gradients_ready,       ///< Gradients are summed and normalized, and their norm is known, but they are not clipped
-                         ///< yet. Only before an update.
+  gradients_ready,       ///< Gradients are summed over micro-batches and ranks. Their norm and clipping follow, so a
+                         ///< handler may change them in place.
   step_end,              ///< After the update; the metrics of the step are available.
   validation_end,        ///< A validation loss is available.
   checkpoint_requested,  ///< A checkpoint was handed to the writer.

@@ -35,7 +35,11 @@ SmallerMesh fit_fewer_ranks(const TrainConfig& config, int64_t begun, int64_t le
       fixed,
       global,
       local,
-      mesh.expert_parallel > 1 ? fmt::format(" and hold the ep {} ranks of the experts", mesh.expert_parallel) : "");
+      mesh.expert_parallel > 1 ? fmt::format(
+                                     "; data_parallel_shard x context_parallel x tensor_parallel must be a multiple of "
+                                     "expert_parallel ({})",
+                                     mesh.expert_parallel)
+                               : "");
 }
 
 }  // namespace lehr::train

@@ -333,6 +333,9 @@ void TrainStep::clip(StepGradients& gradients) {
   if (gradients.empty()) {
     return;
   }
+  if (options_.gradients_ready) {
+    options_.gradients_ready();
+  }
   gradients.norm_ = gradient_norm(gradients.parameters_);
   if (options_.max_norm > 0) {
     gradients.divisor_ = optim::clip_divisor(gradients.norm_, options_.max_norm);
@@ -369,8 +372,8 @@ LaunchedStep TrainStep::update(StepGradients gradients, double lr_factor, bool d
     admit(launched);
   }
   if (deferred || launched.result.updated) {
-    if (options_.gradients_ready) {
-      options_.gradients_ready();
+    if (options_.before_update) {
+      options_.before_update();
     }
     update_parameters(gradients.parameters_, options);
     nn::update_expert_bias(model_, tokens_per_expert, options_.load_balance_coeff);

@@ -104,7 +104,8 @@ class TrainStep {
     Pipeline* pipeline = nullptr;                ///< Set if the model's stages are on several ranks.
     ops::Recorder recorder = {};                 ///< Records batches (check_cuda_graphs); null: no recording.
     LossSpikes* spikes = nullptr;                ///< Judges the loss of each step; null: none.
-    std::function<void()> gradients_ready = {};  ///< Called when gradients are summed and checked, before the update.
+    std::function<void()> gradients_ready = {};  ///< Called by clip(), before the norm: may change gradients in place.
+    std::function<void()> before_update = {};    ///< Called once the update is decided on.
   };
   /// All references must outlive this object.
   TrainStep(nn::Model& model, const TrainTask& task, optim::Optimizer& optimizer, Options options);
@@ -119,7 +120,8 @@ class TrainStep {
   /// @{
   /// Forward and backward of all micro-batches; sums the gradients over them and over ranks.
   StepGradients forward_backward(const Batch& batch, int64_t first_row, int64_t step);
-  /// Computes the global norm, and the divisor by which update() scales it down to at most Options::max_norm.
+  /// Calls gradients_ready; computes the norm of all gradients, and the divisor by which update() scales them so that
+  /// it is at most Options::max_norm.
   void clip(StepGradients& gradients);
   /// Applies the optimizer and makes forward use the new weights. With `deferred`, which can_defer_readback() must
   /// allow, it does not wait for the device, which itself tests whether a value was not finite. If so, neither this

@@ -179,7 +179,8 @@ class Trainer:
         return self._on("step_begin", hook)
 
     def on_gradients_ready(self, hook: Callable[[int], Any]) -> Callable[[int], Any]:
-        """Calls hook(step) when gradients are complete and not clipped yet: read or change parameter.grad in place.
+        """Calls hook(step) when gradients are complete: read or change parameter.grad in place. Their norm (Step.grad_norm)
+        and clipping follow, with the changed gradients.
 
             @trainer.on_gradients_ready
             def look(step):

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
+#include "lehr/plan/mesh_stages.h"
 #include "lehr/plan/search_space.h"
 #include "lehr/plan/stage_pieces.h"
 #include "test/plan/support.h"
@@ -120,6 +121,38 @@ TEST(SearchPlans, FindsTheFastestPlanThatFits) {
   }
 }
 
+// The bound by which a search leaves meshes out. The links are fast and float8 is a hundred times as fast as float32,
+// so that a bound for float32 would be above most steps.
+TEST(MeshStages, LeastSecondsAreBelowAStepInFloat8) {
+  Machine machine = machine_with(1e6, 1e6);
+  machine.tflops_float8 = 1e-10 * machine.peak_flops(at::kFloat);
+  const train::testing::Folder folder;
+  const auto config = train::testing::tiny_run(
+      folder.path(),
+      small_run(
+          {{"float8.enable", "true"},
+           {"model.args.hidden_size", "256"},
+           {"model.args.intermediate_size", "1024"},
+           {"model.args.num_key_value_heads", "4"}}));
+  const auto specs = train::testing::specs();
+  const auto& spec = specs.at(config.model);
+  MeshStages stages(config, spec, machine);
+  stages.set_layers(config.model.args.num_hidden_layers.value());
+  int64_t compared = 0;
+  for (const MeshPoint& point : all_meshes(config, 4, 4, false, {1})) {
+    const Trade trade{.checkpointing = "none"};
+    const Plan plan = make_plan(
+        with_choices(config, point, trade, all_schedules_of(point, 4).front()),
+        spec,
+        machine,
+        {.compare_schedules = false});
+    const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.seq_len);
+    EXPECT_LE(stages.least_seconds(point), 1.01 * tokens / plan.tokens_per_second) << point.mesh.describe();
+    ++compared;
+  }
+  EXPECT_GT(compared, 5);
+}
+
 TEST(AllTrades, AreOrderedByTheAmountOfRecompute) {
   std::vector<std::string> ways;
   for (const Trade& trade : all_trades({})) {
@@ -190,6 +223,7 @@ TEST(SearchPlans, RefusesInvalidInputByName) {
 void expect_same_stage(const StageMeasurement& made, const StageMeasurement& whole, double tolerance) {
   const auto same = [&](double a, double b) { EXPECT_NEAR(a, b, tolerance * std::abs(b)); };
   same(made.forward.flops(), whole.forward.flops());
+  EXPECT_NEAR(made.float8_share, whole.float8_share, 0.01);
   same(made.backward.flops(), whole.backward.flops());
   same(static_cast<double>(made.at_rest()), static_cast<double>(whole.at_rest()));
   same(static_cast<double>(made.forward.kept), static_cast<double>(whole.forward.kept));

@@ -1,5 +1,6 @@
 """Tests of lehr.Trainer."""
 import json
+import math
 import os
 import pickle
 import signal
@@ -60,6 +61,19 @@ class Trainers(WithFolder):
         trainer.step()
         for old, new in zip(before, trainer.model.parameters()):
             self.assertTrue(torch.equal(old, new))
+
+    def test_gradients_changed_by_a_hook_are_clipped(self):
+        trainer = lehr.Trainer(tiny_run(self.folder), {
+            "optimizer.name": "sgd", "optimizer.lr": 1.0, "optimizer.weight_decay": 0.0, "training.max_norm": 0.5,
+            "checkpoint.enable": False})
+        trainer.on_gradients_ready(lambda step: [p.grad.fill_(1.0) for p in trainer.model.parameters()])
+        before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+        step = trainer.step()
+        count = sum(parameter.numel() for parameter in before)
+        self.assertAlmostEqual(step.grad_norm, math.sqrt(count), delta=1e-5 * math.sqrt(count))
+        moved = math.sqrt(sum((new - old).square().sum().item()
+                              for old, new in zip(before, trainer.model.parameters())))
+        self.assertAlmostEqual(moved, 0.5 * step.lr, delta=1e-4 * step.lr)
 
     def test_a_python_loss_trains_like_the_same_loss_in_cpp(self):
         def loss(output, batch):
