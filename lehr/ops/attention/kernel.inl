@@ -47,24 +47,26 @@ struct AttentionJob {
   static int64_t rows_of(int64_t block, int64_t rows) { return min(kTile, rows - block * kTile); }
 };
 
-// Columns [first, last) of a tile's row that are not masked for its query.
-struct Columns {
-  int64_t first, last;
-};
+// The keys of a block that each of the queries [first, first + rows) sees. Rows behind these see none.
 template <class T>
-Columns columns_of(const AttentionJob<T>& job, int64_t query, int64_t key_block) {
+Band keys_of_queries(const AttentionJob<T>& job, int64_t first, int64_t rows, int64_t key_block) {
   const int64_t start = key_block * kTile;
-  const int64_t first = job.first_key(query) - start;
-  const int64_t last = job.last_key(query) + 1 - start;
-  return {first < 0 ? 0 : first, last < 0 ? 0 : (last < kTile ? last : kTile)};
+  Band band;
+  for (int64_t row = 0; row < rows; ++row) {
+    band.set(row, job.first_key(first + row) - start, job.last_key(first + row) + 1 - start);
+  }
+  for (int64_t row = rows; row < kTile; ++row) {
+    band.set(row, kTile, kTile);
+  }
+  return band;
 }
 
-// Sets masked scores to `outside`.
-LEHR_INLINE void mask_row(float* row, Columns columns, float outside) {
-  for (int64_t i = 0; i < (columns.first < kTile ? columns.first : kTile); ++i) {
+// Sets the masked scores of row `at` to `outside`.
+LEHR_INLINE void mask_row(float* row, const Band& band, int64_t at, float outside) {
+  for (int64_t i = 0; i < band.first[at]; ++i) {
     row[i] = outside;
   }
-  for (int64_t i = columns.last; i < kTile; ++i) {
+  for (int64_t i = band.past[at]; i < kTile; ++i) {
     row[i] = outside;
   }
 }
@@ -151,13 +153,14 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
     const int64_t last_block = job.last_key(first + rows - 1) / kTile;
     for (int64_t key_block = job.first_key(first) / kTile; key_block <= last_block; ++key_block) {
       const float* keys = keys_transposed + key_block * tile_size;
-      multiply<false, T>(call.pair_product, query, keys, scores, kTile, kTile, depth, call.scale);
+      const Band band = keys_of_queries(job, first, rows, key_block);
+      multiply<false, T, Scores::in_c>(call.pair_product, query, keys, scores, kTile, kTile, depth, &band, call.scale);
       for (int64_t row = 0; row < rows; ++row) {
         float* score = scores + row * kTile;
         if (call.softcap > 0) {
           cap_row(score, call.softcap, nullptr);
         }
-        mask_row(score, columns_of(job, first + row, key_block), -__builtin_inff());
+        mask_row(score, band, row, -__builtin_inff());
         const float correction = softmax_step(score, max[row], sum[row]);
         if (correction != 1) {
           for (int64_t i = 0; i < padded_value; ++i) {
@@ -167,7 +170,7 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
       }
       words_of_columns<T>(scores, kTile * kTile, scores);
       const float* value = values + key_block * value_tile_size;
-      multiply<true, T>(call.pair_product, scores, value, output, kTile, padded_value, key_depth);
+      multiply<true, T, Scores::in_a>(call.pair_product, scores, value, output, kTile, padded_value, key_depth, &band);
     }
     for (int64_t row = 0; row < rows; ++row) {
       T* out = call.out + job.out_at(member, first + row);
@@ -181,18 +184,10 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
 
 // Per-query data of backward, for a block of queries and a block of keys.
 struct TileQueries {
-  alignas(64) int32_t first_key[kTile], past_key[kTile];  // range of the block's keys that are not masked
-  const float* log_sum;                                   // L = m + log(l)
-  const float* row_product;                               // delta = rowsum(dO O), the paper's D
+  Band keys;
+  const float* log_sum;      // L = m + log(l)
+  const float* row_product;  // delta = rowsum(dO O), the paper's D
 };
-template <class T>
-void find_keys(const AttentionJob<T>& job, int64_t first, int64_t rows, int64_t key_block, TileQueries& queries) {
-  for (int64_t row = 0; row < kTile; ++row) {
-    const Columns seen = row < rows ? columns_of(job, first + row, key_block) : Columns{0, 0};
-    queries.first_key[row] = static_cast<int32_t>(seen.first);
-    queries.past_key[row] = static_cast<int32_t>(seen.last);
-  }
-}
 
 // For one key, over 64 queries: S^T becomes P^T = exp(S^T - L), and dP^T becomes dS^T = P^T (dP^T - delta).
 LEHR_INLINE void backward_row(const TileQueries& queries, int64_t key, float softcap, float* score, float* gradient) {
@@ -202,15 +197,16 @@ LEHR_INLINE void backward_row(const TileQueries& queries, int64_t key, float sof
     cap_row(score, softcap, slope);
   }
   for (int64_t i = 0; i < kTile; i += kLanes<float>) {
-    const IntVec first = read<IntVec>(queries.first_key + i, All{}), past = read<IntVec>(queries.past_key + i, All{});
+    const IntVec first = read<IntVec>(queries.keys.first + i, All{}), past = read<IntVec>(queries.keys.past + i, All{});
+    const IntVec seen = (first <= at) & (past > at);
     const FloatVec weight = exponential(load(score + i, All{}) - load(queries.log_sum + i, All{}));
-    const FloatVec seen = ((first <= at) & (past > at)) ? weight : FloatVec{};
-    FloatVec change = seen * (load(gradient + i, All{}) - load(queries.row_product + i, All{}));
+    FloatVec change = weight * (load(gradient + i, All{}) - load(queries.row_product + i, All{}));
     if (softcap > 0) {
       change *= load(slope + i, All{});
     }
-    store(score + i, seen, All{});
-    store(gradient + i, change, All{});
+    // Masked elements were not computed, and may be anything.
+    store(score + i, seen ? weight : FloatVec{}, All{});
+    store(gradient + i, seen ? change : FloatVec{}, All{});
   }
 }
 
@@ -291,25 +287,27 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
       }
       const float* query = queries_transposed + tile * tile_size;
       const float* dout = outgoing_transposed + tile * value_tile_size;
-      multiply<false, T>(call.pair_product, key, query, weights, kTile, kTile, depth, call.scale);
-      multiply<false, T>(call.pair_product, value, dout, dscores, kTile, kTile, value_depth);
-      TileQueries of_tile;
-      find_keys(job, first, rows, key_block, of_tile);
-      of_tile.log_sum = log_sums + tile * kTile;
-      of_tile.row_product = row_products + tile * kTile;
+      const TileQueries of_tile{
+          keys_of_queries(job, first, rows, key_block), log_sums + tile * kTile, row_products + tile * kTile};
+      const Band band = of_tile.keys.transposed();  // the queries that see each key
+      const PairProduct pairs = call.pair_product;
+      multiply<false, T, Scores::in_c>(pairs, key, query, weights, kTile, kTile, depth, &band, call.scale);
+      multiply<false, T, Scores::in_c>(pairs, value, dout, dscores, kTile, kTile, value_depth, &band);
       for (int64_t row = 0; row < kTile; ++row) {
         backward_row(of_tile, row, call.softcap, weights + row * kTile, dscores + row * kTile);
       }
       query = queries + tile * tile_size;
       dout = outgoing + tile * value_tile_size;
       words_of_columns<T>(weights, score_tile_size, weights);
-      multiply<true, T>(call.pair_product, weights, dout, dvalue, kTile, padded_value, row_depth);  // dV += P^T dO
+      // dV += P^T dO
+      multiply<true, T, Scores::in_a>(pairs, weights, dout, dvalue, kTile, padded_value, row_depth, &band);
       const float* dscores_by_row = words_of_columns<T>(dscores, score_tile_size, weights);
-      multiply<true, T>(call.pair_product, dscores_by_row, query, dkey, kTile, padded, row_depth);  // dK += dS^T Q
+      // dK += dS^T Q
+      multiply<true, T, Scores::in_a>(pairs, dscores_by_row, query, dkey, kTile, padded, row_depth, &band);
       words_of_rows<T>(dscores, kTile);
       float* dquery = dqueries_transposed + tile * tile_size;
       // dQ^T += K^T dS^T
-      multiply<true, T>(call.pair_product, key_transposed, dscores, dquery, padded, kTile, row_depth);
+      multiply<true, T, Scores::in_b>(pairs, key_transposed, dscores, dquery, padded, kTile, row_depth, &of_tile.keys);
     }
     unpack_rows(dkey, padded, key_rows, call.size, call.scale, backward.dk + at, job.key_stride());
     unpack_rows(dvalue, padded_value, key_rows, call.value_size, 1, backward.dv + value_at, job.value_stride());

@@ -11,6 +11,7 @@
 
 #include "lehr/ops/attention/kernels.h"
 #include "lehr/ops/kernels/vec.inl"
+#include "lehr/ops/matmul/pack.inl"
 
 namespace lehr::ops::LEHR_ARCH {
 namespace {
@@ -29,9 +30,40 @@ using TileWord = float;
 template <class T>
 constexpr int64_t kInWord = sizeof(float) / sizeof(TileWord<T>);
 
-// Computes a block (kRows, 2 vectors) of C = factor A B, or C += A B, at c. `cols` is the width of B and C.
+// The part of a tile of scores that is not masked: columns [first, past) of each row. Both are ascending.
+struct Band {
+  alignas(64) int32_t first[kTile], past[kTile];
+
+  LEHR_INLINE void set(int64_t row, int64_t first_column, int64_t past_column) {
+    const auto within = [](int64_t x) { return static_cast<int32_t>(x < 0 ? 0 : (x < kTile ? x : kTile)); };
+    first[row] = within(first_column);
+    past[row] = within(past_column);
+  }
+  /// Returns the band of the transposed tile.
+  Band transposed() const {
+    Band by_column;
+    int32_t from = 0, to = 0;
+    for (int64_t column = 0; column < kTile; ++column) {
+      for (; from < kTile && past[from] <= column; ++from) {
+      }
+      for (; to < kTile && first[to] <= column; ++to) {
+      }
+      by_column.first[column] = from;
+      by_column.past[column] = to;
+    }
+    return by_column;
+  }
+};
+
+// The operand of a matmul that is a tile of scores. Its masked elements count as zeros in A and B, and are left as they
+// are in C. The rows of the band are those of A or C, and the columns of B.
+enum class Scores { none, in_a, in_b, in_c };
+
+// Computes a block (kRows, 2 vectors) of C = factor A B, or C += A B, at c, from `depth` words. `cols` is the width of
+// B and C, and `stride` that of A.
 template <bool kAdd, int64_t kRows, class T>
-LEHR_INLINE void multiply_block(const float* a, const float* b, float* c, int64_t cols, int64_t depth, float factor) {
+LEHR_INLINE void multiply_block(
+    const float* a, const float* b, float* c, int64_t cols, int64_t stride, int64_t depth, float factor) {
   constexpr const TileWord<T>* kWord = nullptr;
   constexpr int64_t lanes = kLanes<float>;
   FloatVec sum[kRows][2];
@@ -45,7 +77,7 @@ LEHR_INLINE void multiply_block(const float* a, const float* b, float* c, int64_
     const FloatVec b1 = load(b + k * cols + lanes, All{});
 #pragma GCC unroll 16
     for (int64_t r = 0; r < kRows; ++r) {
-      const FloatVec word = repeat(a + r * depth + k);
+      const FloatVec word = repeat(a + r * stride + k);
       sum[r][0] = multiply_add(kWord, sum[r][0], word, b0);
       sum[r][1] = multiply_add(kWord, sum[r][1], word, b1);
     }
@@ -57,9 +89,38 @@ LEHR_INLINE void multiply_block(const float* a, const float* b, float* c, int64_
   }
 }
 
+// Computes the block of C at (row, column), as far as the band has it.
+template <bool kAdd, Scores kScores, int64_t kRows, class T>
+LEHR_INLINE void multiply_visible(
+    const float* a,
+    const float* b,
+    float* c,
+    int64_t row,
+    int64_t column,
+    int64_t cols,
+    int64_t depth,
+    float factor,
+    const Band* band) {
+  constexpr int64_t columns = 2 * kLanes<float>, words = kInWord<T>;
+  int64_t from = 0, to = depth;
+  if constexpr (kScores == Scores::in_c) {
+    if (column >= band->past[row + kRows - 1] || column + columns <= band->first[row]) {
+      return;
+    }
+  } else if constexpr (kScores == Scores::in_a) {
+    from = band->first[row] / words;
+    to = (band->past[row + kRows - 1] + words - 1) / words;
+  } else if constexpr (kScores == Scores::in_b) {
+    from = band->first[column] / words;
+    to = (band->past[column + columns - 1] + words - 1) / words;
+  }
+  multiply_block<kAdd, kRows, T>(
+      a + row * depth + from, b + from * cols + column, c + row * cols + column, cols, depth, to - from, factor);
+}
+
 // C (rows, cols) = factor A B, or C += A B (factor 1). All are row-major. A (rows, depth) and B (depth, cols) consist
 // of words: one number, or two if T is bfloat16 and the CPU multiplies pairs. rows and cols are multiples of 32.
-template <bool kAdd, class T>
+template <bool kAdd, class T, Scores kScores = Scores::none>
 void multiply(
     PairProduct product,
     const float* a,
@@ -68,6 +129,7 @@ void multiply(
     int64_t rows,
     int64_t cols,
     int64_t depth,
+    const Band* band,
     float factor = 1) {
   constexpr int64_t lanes = kLanes<float>;
   if (kInWord<T> == 2 && product != nullptr) {
@@ -81,13 +143,13 @@ void multiply(
   for (int64_t n = 0; n < cols; n += 2 * lanes) {
     int64_t m = 0;
     for (; m + kTileRows <= rows; m += kTileRows) {
-      multiply_block<kAdd, kTileRows, T>(a + m * depth, b + n, c + m * cols + n, cols, depth, factor);
+      multiply_visible<kAdd, kScores, kTileRows, T>(a, b, c, m, n, cols, depth, factor, band);
     }
     for (; m + kRest <= rows; m += kRest) {
-      multiply_block<kAdd, kRest, T>(a + m * depth, b + n, c + m * cols + n, cols, depth, factor);
+      multiply_visible<kAdd, kScores, kRest, T>(a, b, c, m, n, cols, depth, factor, band);
     }
     for (; m < rows; m += 2) {
-      multiply_block<kAdd, 2, T>(a + m * depth, b + n, c + m * cols + n, cols, depth, factor);
+      multiply_visible<kAdd, kScores, 2, T>(a, b, c, m, n, cols, depth, factor, band);
     }
   }
 }
@@ -121,6 +183,24 @@ LEHR_INLINE float word_at(const Bf16*, const float* from) {
 template <class T>
 void transpose(const float* from, int64_t rows, int64_t cols, float* to) {
   constexpr const TileWord<T>* kWord = nullptr;
+  if constexpr (kInWord<T> == 1) {
+    constexpr int64_t lanes = kLanes<float>;
+    for (int64_t row = 0; row < rows; row += lanes) {
+      for (int64_t column = 0; column < cols; column += lanes) {
+        FloatVec square[lanes];
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < lanes; ++i) {
+          square[i] = load(from + (row + i) * cols + column, All{});
+        }
+        transpose(square);
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < lanes; ++i) {
+          store(to + (column + i) * rows + row, square[i], All{});
+        }
+      }
+    }
+    return;
+  }
   constexpr int64_t block = 8;
   for (int64_t row = 0; row < rows; row += block) {
     for (int64_t i = 0; i < cols / kInWord<T>; ++i) {
