@@ -23,12 +23,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 shares=(
   'asan base|mesh|data|metric|optim|state|descriptor|pipeline notebooks'
   'asan ops|nn interop gpu'
-  'asan shard|peft|model|prune|search site'
-  'asan train|train_mesh|train_pipeline|plan'
-  'asan commands|launch|wrong_input|train_on_ranks|kill_and_resume|stop_and_disk_full configs'
+  'asan shard|peft|model|prune|search|emulate site'
+  'asan train|train_mesh|train_pipeline|train_draws|plan'
+  'asan commands|commands_on_ranks|search_command|tables|launch|wrong_input|train_on_ranks|kill_and_resume|stop_and_disk_full configs'
   'tsan base|mesh|data|metric|optim|state|pipeline|launch interop faults'
-  'tsan ops|nn|shard|peft|model|prune|search run-as-planned fuzz'
-  'tsan train|train_mesh|train_pipeline|plan draws'
+  'tsan ops|nn|shard|peft|model|prune|search|emulate run-as-planned fuzz'
+  'tsan train|train_mesh|train_pipeline|train_draws|plan draws'
 )
 count=${#shares[@]}
 
