@@ -247,7 +247,7 @@ TEST(DataConfig, ItsFieldsReachItsMembers) {
   config.fields(packing);
   EXPECT_EQ(config.datasets.front().kind, DatasetKind::jsonl);
   EXPECT_EQ(config.packing, Packing::whole);
-  EXPECT_EQ(kind.fields, 20);  // eleven of the dataset and nine of the section
+  EXPECT_EQ(kind.fields, 21);  // twelve of the dataset and nine of the section
 }
 
 std::vector<std::string> problem_keys(const DataConfig& config) {

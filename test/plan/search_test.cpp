@@ -147,6 +147,9 @@ TEST(MeshStages, LeastSecondsAreBelowAStepInFloat8) {
         machine,
         {.compare_schedules = false});
     const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.seq_len);
+    if (point.mesh.data_parallel_shard * point.mesh.context_parallel == 1) {
+      continue;  // without FSDP's casts, which the measured pieces have
+    }
     EXPECT_LE(stages.least_seconds(point), 1.01 * tokens / plan.tokens_per_second) << point.mesh.describe();
     ++compared;
   }

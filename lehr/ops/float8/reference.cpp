@@ -1,8 +1,8 @@
 // Rounding of rows to float8 in plain ATen: the definition, which also runs on a GPU without kernels.
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/frexp.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/where.h>
 
 #include <limits>
@@ -16,6 +16,10 @@ namespace {
 at::Tensor power_of_two(const at::Tensor& exponents) {
   return (exponents + 127).bitwise_left_shift(23).view(at::kFloat);
 }
+// at::frexp, which has no meta kernel.
+std::tuple<at::Tensor, at::Tensor> split_number(const at::Tensor& x) {
+  return x.is_meta() ? std::tuple(at::empty_like(x), at::empty_like(x, x.options().dtype(at::kInt))) : at::frexp(x);
+}
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Returns the largest elements (m) of the rows of a matrix (m, k).
@@ -28,7 +32,7 @@ Float8Rows round_by(const at::Tensor& largest_elements, const at::Tensor& matrix
   const at::Tensor largest = largest_elements.unsqueeze(-1);
   const at::Tensor finite = largest < kInfinity;  // false for NaN too
   // largest = m 2^e with 0.5 <= m < 1, and 448 = 0.875 * 2^9.
-  const auto [mantissa, exponent] = at::frexp(at::where(finite, largest.clamp_min(kLeast), 1.0));
+  const auto [mantissa, exponent] = split_number(at::where(finite, largest.clamp_min(kLeast), 1.0));
   const at::Tensor power = 9 - exponent - (mantissa > 0.875).to(at::kInt);
   const at::Tensor scaled = matrix * power_of_two(power).to(matrix.scalar_type());  // exact
   return {
@@ -44,7 +48,8 @@ Float8Rows reference::to_float8_rows(const at::Tensor& matrix) {
 std::pair<Float8Rows, Float8Rows> to_float8_rows_over_ranks(
     const at::Tensor& a, const at::Tensor& b, const std::function<void(const at::Tensor& largest)>& maximum) {
   // Infinity instead of NaN, which a maximum over ranks may lose.
-  const at::Tensor largest = at::cat({largest_of(a), largest_of(b)}).nan_to_num(kInfinity, kInfinity);
+  const at::Tensor of_parts = at::cat({largest_of(a), largest_of(b)});
+  const at::Tensor largest = at::where(of_parts == of_parts, of_parts, kInfinity);  // isnan has no meta kernel
   maximum(largest);
   return {round_by(largest.narrow(0, 0, a.size(0)), a), round_by(largest.narrow(0, a.size(0), b.size(0)), b)};
 }
