@@ -47,6 +47,9 @@ Node measure(
         config.training.task, config.training.seq_len, *found.model.args, ranks.context()->parameters());
     train::check_padding(config, ranks.context()->parameters());
   }
+  if (ranks.context() != nullptr) {
+    found.task->use_mesh(*ranks.context());
+  }
   const auto model = train::load_on_ranks(found.model, specs, config, ranks, device);
   const auto rows = ranks.share(config.validation.local_batch_size * ranks.data_parallel_size());
   const auto& source = options.train_data ? found.data.train_once : found.data.validation;
@@ -55,7 +58,7 @@ Node measure(
   Node report = Node::make_table();
   report.set("model", Node(folder.string()));
   report.set("loss", Node(result.loss));
-  if (config.training.task != train::TaskKind::classification) {
+  if (!train::reads_whole_texts(config.training.task)) {
     report.set("perplexity", Node(std::exp(result.loss)));
   }
   report.set("items", Node(result.valid));

@@ -3,6 +3,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
 #include "lehr/state/checkpoint.h"
+#include "lehr/train/builders.h"
 
 namespace lehr::app {
 
@@ -33,21 +34,22 @@ ModelAndData open_model_and_data(
       config.training.seq_len,
       shape->max_position_ids(),
       folder.string());
-  const bool classification = config.training.task == train::TaskKind::classification;
+  const train::TaskKind task = config.training.task;
+  const descriptor::Head head = task == train::TaskKind::classification ? descriptor::Head::classification
+                                : task == train::TaskKind::embedding    ? descriptor::Head::embedding
+                                                                        : descriptor::Head::causal_lm;
   require(
-      (shape->head() == descriptor::Head::classification) == classification,
-      "training.task: {} has a {} head",
+      shape->head() == head,
+      "training.task: {} has {} head",
       folder.string(),
-      classification ? "language-model" : "classification");
+      shape->head() == descriptor::Head::classification ? "a classification"
+      : shape->head() == descriptor::Head::embedding    ? "an embedding"
+                                                        : "a language-model");
   opened.tokenizer = data::load_tokenizer(
       config.tokenizer.path.empty() ? opened.model.tokenizer_folder().string() : config.tokenizer.path);
   opened.data = train::open_run_data(
       config, *opened.tokenizer, shape->vocab_size(), [&](const std::string& text) { log.info("{}", text); });
-  if (classification) {
-    opened.task = std::make_unique<train::ClassificationTask>();
-  } else {
-    opened.task = std::make_unique<train::CausalLMTask>();
-  }
+  opened.task = train::build_task(config);
   return opened;
 }
 

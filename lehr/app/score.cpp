@@ -126,6 +126,10 @@ void score_on(
   ranks.require_same("config", to_toml(config));
   check_score_mesh(ranks);
   const at::Device device = train::choose_device(config.training.device, transport);
+  require(
+      config.training.task != train::TaskKind::embedding,
+      "lehr score: training.task: parts of embedding models are not scored; expected causal_lm, sft or classification, "
+      "found embedding");
   config.data.repeat = false;
   Logger log("", !ranks.is_main());
   const auto folder = folder_of_model(config, options.model, ranks);

@@ -20,18 +20,27 @@ void DatasetConfig::fields(FieldVisitor& v) {
        {"text", DatasetKind::text},
        {"jsonl", DatasetKind::jsonl},
        {"classification", DatasetKind::classification},
+       {"pairs", DatasetKind::pairs},
        {"chat", DatasetKind::chat}},
       "Kind of the data. auto: by name (.tokens; JSON lines: .jsonl, .ndjson or .json; tables, whose rows are read as "
       "JSON lines: .parquet or .arrow; else text; .gz and .zst are decompressed). classification: lines \"label text\", "
-      "or JSON lines with a text and a label. chat: conversations, as JSON lines or one JSON list.");
+      "or JSON lines with a text and a label. pairs: JSON lines or tables with an anchor and a positive. chat: "
+      "conversations, as JSON lines or one JSON list.");
   v.optional(
       "weight", weight, "Share of the training sequences, relative to the weights of other datasets.", positive());
   v.optional("text_key", text_key, "JSON lines: the key of the text; tables: the column.");
   v.optional("label_key", label_key, "JSON lines with labels: the key of the label; tables: the column.");
+  v.optional("anchor_key", anchor_key, "Pairs: the key or column of the anchor, such as a question.");
+  v.optional("positive_key", positive_key, "Pairs: the key or column of the text that belongs to the anchor.");
+  v.optional(
+      "negative_key",
+      negative_key,
+      "Pairs: the key or column of a hard negative, a similar text that does not belong to the anchor. Unset: only the "
+      "texts of other pairs are negatives.");
   v.optional(
       "pad_to_multiple_of",
       pad_to_multiple_of,
-      "Labels: a batch is as long as its longest text, rounded up to a multiple of this many tokens, but at most "
+      "Labels and pairs: a batch is as long as its longest text, rounded up to a multiple of this many tokens, but at most "
       "training.seq_len. parallelism.tensor_parallel_degree must divide it.",
       at_least(1));
   v.optional(
@@ -73,8 +82,8 @@ void DataConfig::fields(FieldVisitor& v) {
   v.optional(
       "validation_path",
       validation_path,
-      "Data for validation, instead of a part of the training data. Its kind follows from its name; options of labels "
-      "and conversations are those of the training data.");
+      "Data for validation, instead of a part of the training data. Its kind follows from its name; options of labels, "
+      "pairs and conversations are those of the training data.");
   v.optional(
       "cache_folder",
       cache_folder,
@@ -121,12 +130,27 @@ void DataConfig::check(Problems& problems) const {
     if (classification && dataset.kind != DatasetKind::classification) {
       problems.add(key("kind"), "labelled and unlabelled data cannot be mixed");
     }
+    if (is_pairs() && dataset.kind != DatasetKind::pairs) {
+      problems.add(key("kind"), "pairs and other data cannot be mixed");
+    }
+    if (dataset.anchor_key.empty() || dataset.positive_key.empty()) {
+      problems.add(
+          key(dataset.anchor_key.empty() ? "anchor_key" : "positive_key"),
+          "is empty; expected the name of a key, such as \"anchor\"");
+    }
+    if (!dataset.negative_key.empty() && dataset.kind != DatasetKind::pairs) {
+      problems.add(key("negative_key"), "requires kind = \"pairs\"");
+    }
   }
-  if (classification && datasets.size() > 1) {
-    problems.add("data.datasets", "classification requires exactly one dataset");
-  }
-  if (classification && validation_fraction > 0) {
-    problems.add("data.validation_fraction", "classification requires data.validation_path for validation data");
+  for (const auto& [used, kind] : {std::pair(classification, "classification"), std::pair(is_pairs(), "pairs")}) {
+    if (used && datasets.size() > 1) {
+      problems.add("data.datasets", fmt::format("kind = \"{}\" requires exactly one dataset", kind));
+    }
+    if (used && validation_fraction > 0) {
+      problems.add(
+          "data.validation_fraction",
+          fmt::format("kind = \"{}\" requires data.validation_path for validation data", kind));
+    }
   }
 }
 
@@ -134,6 +158,16 @@ bool DataConfig::is_classification() const {
   return std::any_of(datasets.begin(), datasets.end(), [](const DatasetConfig& dataset) {
     return dataset.kind == DatasetKind::classification;
   });
+}
+
+bool DataConfig::is_pairs() const {
+  return std::any_of(datasets.begin(), datasets.end(), [](const DatasetConfig& dataset) {
+    return dataset.kind == DatasetKind::pairs;
+  });
+}
+
+int64_t DataConfig::rows_per_example() const {
+  return !is_pairs() ? 1 : datasets.front().negative_key.empty() ? 2 : 3;
 }
 
 bool DataConfig::has_chat() const {

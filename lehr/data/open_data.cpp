@@ -189,6 +189,7 @@ TokenStream open_tokens(const DatasetConfig& dataset, const Tokenizer& tokenizer
 LanguageData open_data(const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& given) {
   require(!config.datasets.empty(), "data.datasets: at least one dataset is needed");
   require(!config.is_classification(), "data.datasets: labelled texts cannot train a language model");
+  require(!config.is_pairs(), "data.datasets: pairs cannot train a language model");
   require_files(config);
   OpenDataOptions options = given;
   if (!config.cache_folder.empty()) {
@@ -237,6 +238,18 @@ LanguageData open_data(const DataConfig& config, const Tokenizer& tokenizer, con
   return data;
 }
 
+namespace {
+template <class Dataset, class How>
+std::shared_ptr<const Dataset> open_examples(
+    const std::string& path, const Tokenizer& tokenizer, const How& how, const OpenDataOptions& options) {
+  auto made = std::make_shared<const Dataset>(path, tokenizer, how);
+  if (const std::string replaced = made->lone_surrogates().report(); !replaced.empty()) {
+    inform(options, replaced);
+  }
+  return made;
+}
+}  // namespace
+
 ClassificationData open_classification(
     const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options) {
   require(
@@ -250,12 +263,23 @@ ClassificationData open_classification(
       .text_key = dataset.text_key,
       .label_key = dataset.label_key};
   const auto open = [&](const std::string& path) {
-    auto made = std::make_shared<const ClassificationDataset>(path, tokenizer, how);
-    if (const std::string replaced = made->lone_surrogates().report(); !replaced.empty()) {
-      inform(options, replaced);
-    }
-    return made;
+    return open_examples<ClassificationDataset>(path, tokenizer, how, options);
   };
+  return {open(dataset.path), config.validation_path.empty() ? nullptr : open(config.validation_path)};
+}
+
+PairsData open_pairs(const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options) {
+  require(
+      config.datasets.size() == 1 && config.is_pairs(), "data.datasets: one dataset with kind = \"pairs\" is needed");
+  require_files(config);
+  const DatasetConfig& dataset = config.datasets.front();
+  const PairsOptions how{
+      .max_length = options.seq_len,
+      .pad_to_multiple_of = dataset.pad_to_multiple_of,
+      .anchor_key = dataset.anchor_key,
+      .positive_key = dataset.positive_key,
+      .negative_key = dataset.negative_key};
+  const auto open = [&](const std::string& path) { return open_examples<PairsDataset>(path, tokenizer, how, options); };
   return {open(dataset.path), config.validation_path.empty() ? nullptr : open(config.validation_path)};
 }
 

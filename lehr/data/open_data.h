@@ -11,6 +11,7 @@
 #include "lehr/data/classification.h"
 #include "lehr/data/data_config.h"
 #include "lehr/data/dataset.h"
+#include "lehr/data/pairs.h"
 #include "lehr/data/tokenizer.h"
 
 namespace lehr::data {
@@ -49,8 +50,16 @@ struct ClassificationData {
 ClassificationData open_classification(
     const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options);
 
-/// Returns the tokens of one dataset other than classification: token files are mapped; text is tokenized through the
-/// cache, or in memory if there is no cache folder or the text is small (4 MiB); conversations are tokenized in memory.
+/// Pairs of texts of a config with one dataset of the kind "pairs"; validation is null if there is none.
+struct PairsData {
+  std::shared_ptr<const PairsDataset> train;
+  std::shared_ptr<const PairsDataset> validation;
+};
+PairsData open_pairs(const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options);
+
+/// Returns the tokens of one dataset other than classification and pairs: token files are mapped; text is tokenized
+/// through the cache, or in memory if there is no cache folder or the text is small (4 MiB); conversations are
+/// tokenized in memory.
 TokenStream open_tokens(const DatasetConfig& dataset, const Tokenizer& tokenizer, const OpenDataOptions& options);
 
 }  // namespace lehr::data

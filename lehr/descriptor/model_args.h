@@ -102,6 +102,8 @@ class ModelArgs {
   virtual Head head() const = 0;
   /// Replaces the head by a classification head.
   virtual void set_classification(int64_t num_labels, double dropout) = 0;
+  /// Replaces the head by an embedding head, whose embeddings are the final hidden states.
+  virtual void set_embedding() = 0;
   virtual int64_t num_labels() const = 0;
   virtual int64_t vocab_size() const = 0;
   virtual int64_t max_position_ids() const = 0;

@@ -61,6 +61,9 @@ class RankRun {
         ranks_(config_.parallelism, &transport),
         task_(spec.build.task(config_)),
         reporting_(*task_, recorder) {
+    if (ranks_.context() != nullptr) {
+      task_->use_mesh(*ranks_.context());
+    }
     if (plan.run.mesh.pipeline_parallel > 1) {
       build_stages(plan);
     } else {

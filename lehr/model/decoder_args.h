@@ -88,6 +88,7 @@ class DecoderArgs : public descriptor::ModelArgs {
     config_.num_labels = num_labels;
     config_.classifier_dropout = dropout;
   }
+  void set_embedding() override { config_.head = descriptor::Head::embedding; }
   int64_t num_labels() const override { return config_.num_labels; }
   int64_t vocab_size() const override { return config_.vocab_size; }
   bool has_experts() const override { return config_.moe.has_value(); }

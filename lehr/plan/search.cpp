@@ -337,6 +337,10 @@ SearchResult search_plans(
       config.parallelism.fsdp_reduce_each_microbatch,
       "parallelism.fsdp_reduce_each_microbatch: a search assumes that gradients are reduced after every micro-batch; "
       "expected true, or plan a single config");
+  require(
+      config.training.task != train::TaskKind::embedding,
+      "training.task: the loss of \"embedding\" depends on the sequences of a micro-batch over all data-parallel ranks, "
+      "which a search chooses; plan a single config, without --search");
   std::vector<int64_t> rows = options.microbatch_rows;
   if (rows.empty()) {
     rows.push_back(train::microbatch_rows(config));

@@ -12,7 +12,6 @@
 namespace lehr::plan {
 
 train::Batch synthetic_batch(const train::TrainConfig& config, int64_t rows, int64_t vocab_size, at::Device device) {
-  const bool classifies = config.training.task == train::TaskKind::classification;
   const int64_t tokens = config.training.seq_len;
   const auto options = at::TensorOptions().device(device).dtype(at::kLong);
   const auto numbers = [&](at::IntArrayRef shape, int64_t below) {
@@ -21,8 +20,12 @@ train::Batch synthetic_batch(const train::TrainConfig& config, int64_t rows, int
                             : (at::arange(c10::multiply_integers(shape), options) * 7919).remainder(below).view(shape);
   };
   train::Batch whole{{"input_ids", numbers({rows, tokens}, vocab_size)}};
-  if (classifies) {
-    whole["labels"] = numbers({rows}, config.training.num_labels);
+  if (train::reads_whole_texts(config.training.task)) {
+    if (config.training.task == train::TaskKind::embedding) {
+      whole["valid"] = at::ones({rows}, options.dtype(at::kBool));
+    } else {
+      whole["labels"] = numbers({rows}, config.training.num_labels);
+    }
     whole["attention_mask"] = at::ones({rows, tokens}, options.dtype(at::kBool));
     whole["pooling_mask"] = at::zeros({rows, tokens}, options.dtype(at::kBool));
     whole["pooling_mask"].narrow(1, tokens - 1, 1).fill_(true);
@@ -46,6 +49,9 @@ StageRun::StageRun(
       copies_travel_(place.rank_of_stage.front() != place.rank_of_stage.back()),
       ranks_(config.parallelism, transport),
       task_(spec.build.task(config)) {
+  if (ranks_.context() != nullptr) {
+    task_->use_mesh(*ranks_.context());
+  }
   int64_t num_experts = 0;
   const auto add_trained = [&](const nn::Model& model) {
     for (const auto& [name, parameter] : nn::named_parameters(model)) {

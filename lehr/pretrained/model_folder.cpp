@@ -81,7 +81,7 @@ void ModelFolder::fill(nn::Model& model, const Built& built, const std::function
     return;
   }
   // The base may lack tensors that the adapter folder holds: a classifier's head.
-  LoadRules rules;
+  LoadRules rules{.may_have = heads_beside(*args)};
   for (const auto& entry : built.adapter_names) {
     rules.may_lack.insert(entry.stored.substr(std::string(peft::kAdapterPrefix).size()));
   }

@@ -16,6 +16,8 @@
 namespace lehr::pretrained {
 
 namespace {
+constexpr const char* kEmbeddings = "embed_tokens.weight";  // of a bare backbone
+
 // The beginnings of names of tensors of layers for multi-token prediction, by the folder's config.json: layers that
 // follow the model's, or those of a module of their own (Qwen3-Next, whose config.json does not count them).
 std::vector<std::string> prediction_layers(const std::filesystem::path& folder) {
@@ -85,7 +87,22 @@ state::NameSet names_of(const state::TensorSpecs& specs) {
 }  // namespace
 
 state::StateMap checkpoint_map(const descriptor::ModelArgs& args, const state::WeightReader& reader) {
-  return args.state_map(descriptor::expert_layout_of(reader.names()));
+  state::StateMap map = args.state_map(descriptor::expert_layout_of(reader.names()));
+  const std::string prefix = "model.";
+  if (args.head() != descriptor::Head::embedding || !reader.has(prefix + kEmbeddings) || reader.has(kEmbeddings)) {
+    return map;
+  }
+  // A bare backbone, from the checkpoint of a model with another head.
+  std::vector<std::pair<std::string, std::string>> bare;
+  for (const std::string& name : map.input_names()) {
+    bare.emplace_back(prefix + name, name);
+  }
+  return state::sequential({state::rename(bare), map});
+}
+
+std::set<std::string> heads_beside(const descriptor::ModelArgs& args) {
+  return args.head() == descriptor::Head::embedding ? std::set<std::string>{"lm_head.weight", "score.weight"}
+                                                    : std::set<std::string>{};
 }
 
 state::TensorSpecs parameter_specs(const nn::Module& model) {
@@ -199,7 +216,7 @@ CheckpointDifference check_checkpoint(
     }
     if (matches_any(name, excluded)) {
       difference.excluded.push_back(name);
-    } else if (is_expected_surplus(name, wanted, more_layers, reader)) {
+    } else if (rules.may_have.contains(name) || is_expected_surplus(name, wanted, more_layers, reader)) {
       difference.left_out.push_back(name);
     } else {
       (rules.strict ? surplus : difference.unexpected).push_back(name);

@@ -17,7 +17,8 @@ class WeightReader;
 
 namespace lehr::pretrained {
 
-/// Returns the map from this checkpoint, in its layout, to the parameters of the whole model that `args` describes.
+/// Returns the map from this checkpoint, in its layout, to the parameters of the whole model that `args` describes. The
+/// checkpoint of an embedding model may be that of a model with another head.
 state::StateMap checkpoint_map(const descriptor::ModelArgs& args, const state::WeightReader& reader);
 
 /// Shapes and dtypes of the parameters.
@@ -26,17 +27,22 @@ state::TensorSpecs parameter_specs(const nn::Module& model);
 /// The strictness of loading, and the tensors to skip. The defaults require an exact match.
 struct LoadRules {
   std::set<std::string> may_lack = {};  ///< Tensors that the checkpoint may lack.
+  std::set<std::string> may_have = {};  ///< Tensors that it may have beside the model's: another head.
   /// Regular expressions; tensors whose whole name matches one are skipped.
   std::vector<std::string> exclude = {};
   bool strict = true;  ///< False: any tensor may be missing, and unexpected tensors are ignored.
 };
 
+/// Stored heads that a checkpoint may have beside the tensors of such a model: an embedding model may start from a
+/// language model or a classifier.
+std::set<std::string> heads_beside(const descriptor::ModelArgs& args);
+
 /// Accepted differences between a checkpoint and a model. Names are those of the checkpoint's tensors.
 struct CheckpointDifference {
   std::vector<std::string> lacked;      ///< Missing according to LoadRules; also tensors of other pipeline stages,
                                         ///< which those check.
-  std::vector<std::string> left_out;    ///< Rotary tables, the copy of a tied head, a language model's head,
-                                        ///< layers for multi-token prediction.
+  std::vector<std::string> left_out;    ///< Rotary tables, the copy of a tied head, another head, layers for
+                                        ///< multi-token prediction.
   std::vector<std::string> unexpected;  ///< Unexpected tensors, if LoadRules::strict is false.
   std::vector<std::string> excluded;    ///< Skipped according to LoadRules.
 };

@@ -36,6 +36,9 @@ Run::Run(TrainConfig run_config, const RunEnvironment& environment)
       tokenizer(spec.build.tokenizer(config)),
       args(spec.build.model_args(config, spec.family, *tokenizer)),
       task(spec.build.task(config)) {
+  if (ranks.context() != nullptr) {
+    task->use_mesh(*ranks.context());
+  }
   if (config.training.global_batch_size < 0) {
     config.training.global_batch_size = config.training.local_batch_size * ranks.data_parallel_size();
   }

@@ -3,6 +3,7 @@
 #include "lehr/base/error.h"
 #include "lehr/descriptor/config_keys.h"
 #include "lehr/optim/lr_schedule.h"
+#include "lehr/train/embedding_task.h"
 
 namespace lehr::train {
 
@@ -12,12 +13,16 @@ void choose_head(const TrainConfig& config, descriptor::ModelArgs& args) {
     args.set_classification(config.training.num_labels, config.training.classifier_dropout);
     return;
   }
+  if (config.training.task == TaskKind::embedding) {
+    args.set_embedding();
+    return;
+  }
   require(
       args.head() == descriptor::Head::causal_lm,
       "model.hf_assets_path: {} holds {}",
       config.model.hf_assets_path,
       args.head() == descriptor::Head::classification ? "a classifier; set training.task = \"classification\""
-                                                      : "a backbone without a head, which no task supports");
+                                                      : "a backbone without a head; set training.task = \"embedding\"");
 }
 
 // A new model uses the tokenizer's special tokens; a model folder has its own.
@@ -26,8 +31,8 @@ void choose_special_tokens(const TrainConfig& config, const data::Tokenizer& tok
     return;
   }
   auto pad = tokenizer.pad_id();
-  if (config.training.task == TaskKind::classification && !pad) {
-    // the padding id of sequences; transformers finds a sequence's last token by it
+  if (reads_whole_texts(config.training.task) && !pad) {
+    // the padding id of sequences; transformers finds the last token of a classifier's sequence by it
     pad = tokenizer.eos_id().value_or(0);
   }
   args.set_special_tokens(tokenizer.bos_id(), tokenizer.eos_id(), pad);
@@ -111,6 +116,10 @@ std::shared_ptr<nn::Model> build_model(
 std::unique_ptr<TrainTask> build_task(const TrainConfig& config) {
   if (config.training.task == TaskKind::classification) {
     return std::make_unique<ClassificationTask>();
+  }
+  if (config.training.task == TaskKind::embedding) {
+    return std::make_unique<EmbeddingTask>(EmbeddingTask::Options{
+        .num_texts = config.data.rows_per_example(), .temperature = config.training.contrastive_temperature});
   }
   return std::make_unique<CausalLMTask>();
 }

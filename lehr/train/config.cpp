@@ -51,8 +51,12 @@ void TrainingConfig::fields(FieldVisitor& v) {
   v.choice(
       "task",
       task,
-      {{"causal_lm", TaskKind::causal_lm}, {"classification", TaskKind::classification}, {"sft", TaskKind::sft}},
-      "Training objective. causal_lm: next-token prediction; classification: one label per text; sft: next-token "
+      {{"causal_lm", TaskKind::causal_lm},
+       {"classification", TaskKind::classification},
+       {"embedding", TaskKind::embedding},
+       {"sft", TaskKind::sft}},
+      "Training objective. causal_lm: next-token prediction; classification: one label per text; embedding: a vector per "
+      "text, by contrast of pairs with the other texts of a micro-batch (a dataset of kind \"pairs\"); sft: next-token "
       "prediction on the answers in conversations (datasets of kind \"chat\"; other text is trained on as usual).");
   v.optional("local_batch_size", local_batch_size, "Sequences per data-parallel rank in one forward pass.", positive());
   v.optional(
@@ -109,12 +113,7 @@ void TrainingConfig::fields(FieldVisitor& v) {
       cuda_graphs,
       "Capture forward and backward as a CUDA graph and replay it. Helps small models that are bound by kernel "
       "launches; keeps the memory of a step allocated. Needs one GPU and Lehr's CUDA kernels.");
-  v.optional("num_labels", num_labels, "Classification: number of classes.", at_least(2));
-  v.optional(
-      "classifier_dropout",
-      classifier_dropout,
-      "Classification: dropout probability before the head.",
-      from_below(0, 1));
+  task_fields(v);
 }
 
 void TrainingConfig::check(Problems& problems) const {
@@ -383,18 +382,7 @@ void TrainConfig::check(Problems& problems) const {
   if (validation.enable && data.validation_fraction == 0 && data.validation_path.empty()) {
     problems.add("validation.enable", "needs held-out data: set data.validation_fraction or data.validation_path");
   }
-  if (training.task == TaskKind::sft && !data.has_chat()) {
-    problems.add("training.task", "sft needs conversations: a dataset with kind = \"chat\"");
-  }
-  for (size_t i = 0; i < data.datasets.size() && training.task != TaskKind::sft; ++i) {
-    if (data.datasets[i].kind == data::DatasetKind::chat) {
-      problems.add("data.datasets." + std::to_string(i) + ".kind", "conversations need training.task = \"sft\"");
-    }
-  }
-  if (sample.prompt && training.task == TaskKind::classification) {
-    problems.add(
-        "sample.prompt", "only a causal language model can continue a prompt, but training.task is \"classification\"");
-  }
+  check_task(problems);
 }
 
 }  // namespace lehr::train

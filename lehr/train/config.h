@@ -38,7 +38,12 @@ struct TokenizerConfig {
   void fields(FieldVisitor& v);
 };
 
-enum class TaskKind { causal_lm, classification, sft };
+enum class TaskKind { causal_lm, classification, embedding, sft };
+/// Returns whether the task reads one position of each text: its data are examples of their own width, not a stream of
+/// tokens.
+inline bool reads_whole_texts(TaskKind task) {
+  return task == TaskKind::classification || task == TaskKind::embedding;
+}
 /// Distribution of layers over pipeline stages: the same number in each, or balanced by FLOPs.
 enum class PipelineBalance { even, cost };
 enum class Precision { float32, bfloat16, float64 };
@@ -61,11 +66,15 @@ struct TrainingConfig {
   bool cuda_graphs = false;
   int64_t num_labels = 2;
   double classifier_dropout = 0;
+  double contrastive_temperature = 0.05;
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
 
   /// Sequences of one optimizer step.
   int64_t rows_per_step() const { return global_batch_size > 0 ? global_batch_size : local_batch_size; }
+
+ private:
+  void task_fields(FieldVisitor& v);
 };
 
 struct ParallelismConfig {
@@ -248,6 +257,9 @@ struct TrainConfig {
   void fields(FieldVisitor& v);
   /// Rules between keys of different sections.
   void check(Problems& problems) const;
+
+ private:
+  void check_task(Problems& problems) const;
 };
 
 }  // namespace lehr::train

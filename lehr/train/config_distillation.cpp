@@ -39,11 +39,12 @@ void DistillationConfig::check_run(Problems& problems, const TrainingConfig& tra
   if (!teacher) {
     return;
   }
-  if (training.task == TaskKind::classification) {
+  if (reads_whole_texts(training.task)) {
     problems.add(
         "distillation.teacher",
-        "a classifier has no token distribution to compare; use training.task = \"causal_lm\" or \"sft\", or remove "
-        "the key");
+        fmt::format(
+            "{} has no token distribution to compare; use training.task = \"causal_lm\" or \"sft\", or remove the key",
+            training.task == TaskKind::classification ? "a classifier" : "an embedding model"));
   }
   if (training.cuda_graphs) {
     problems.add("distillation.teacher", "the teacher's work is not recorded; remove training.cuda_graphs");

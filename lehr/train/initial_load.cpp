@@ -35,7 +35,10 @@ state::WeightReader open_weights(const fs::path& folder) {
 
 pretrained::LoadRules rules_of(const TrainConfig& config, const descriptor::ModelArgs& args) {
   pretrained::LoadRules rules{
-      .may_lack = {}, .exclude = config.checkpoint.excluded_weights(), .strict = config.checkpoint.initial_load_strict};
+      .may_lack = {},
+      .may_have = pretrained::heads_beside(args),
+      .exclude = config.checkpoint.excluded_weights(),
+      .strict = config.checkpoint.initial_load_strict};
   if (args.head() == descriptor::Head::classification) {
     rules.may_lack.insert("score.weight");  // a classifier may start from a language model
   }

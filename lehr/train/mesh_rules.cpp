@@ -25,6 +25,11 @@ void check_pipeline(const TrainConfig& config) {
       "on it; set training.local_batch_size to {} as well, or the coefficients (training.router_aux_loss_coef, "
       "router_z_loss_coef) to 0",
       together);
+  require(
+      together <= 0 || together == config.training.local_batch_size || config.training.task != TaskKind::embedding,
+      "parallelism.pipeline_parallel_microbatch_size: the negatives of training.task = \"embedding\" are the texts of a "
+      "micro-batch, so the loss would depend on it; set training.local_batch_size to {} as well, or leave the key out",
+      together);
 }
 
 // Context parallelism cuts sequences into two parts per rank, tensor parallelism cuts each of these into one per rank.
@@ -51,9 +56,11 @@ void check_model_on_mesh(
     TaskKind task, int64_t seq_len, const descriptor::ModelArgs& args, const mesh::DeviceMeshParameters& mesh) {
   check_sequence_parts(seq_len, mesh);
   require(
-      mesh.context_parallel == 1 || task != TaskKind::classification,
-      "parallelism.context_parallel_degree: a classifier reads one position of a whole sequence; expected 1 for "
-      "training.task = \"classification\", found {}",
+      mesh.context_parallel == 1 || !reads_whole_texts(task),
+      "parallelism.context_parallel_degree: {} reads one position of a whole sequence; expected 1 for training.task = "
+      "\"{}\", found {}",
+      task == TaskKind::classification ? "a classifier" : "an embedding head",
+      task == TaskKind::classification ? "classification" : "embedding",
       mesh.context_parallel);
   require(
       mesh.expert_parallel == 1 || args.has_experts(),
@@ -62,14 +69,14 @@ void check_model_on_mesh(
 }
 
 void check_padding(const TrainConfig& config, const mesh::DeviceMeshParameters& mesh) {
-  if (config.training.task != TaskKind::classification) {
+  if (!reads_whole_texts(config.training.task)) {
     return;
   }
   const int64_t multiple = config.data.datasets.front().pad_to_multiple_of;
   require(
       multiple % mesh.tensor_parallel == 0,
       "data.datasets.0.pad_to_multiple_of: must be a multiple of parallelism.tensor_parallel_degree ({}), so that "
-      "labelled texts have the same padding as on one device, found {}",
+      "texts have the same padding as on one device, found {}",
       mesh.tensor_parallel,
       multiple);
 }

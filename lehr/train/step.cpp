@@ -95,12 +95,14 @@ StageStep TrainStep::stage_step(const Batch& batch, int64_t first_row, int64_t s
       .valid = valid,
       .router_losses = {.load_balancing = options_.router_aux_loss_coef, .z = options_.router_z_loss_coef}};
   const int64_t rows = batch.begin()->second.size(0);
+  const RowShare rank = ranks_.share(ranks_.data_parallel_size());  // this rank's place among those of other sequences
   for (int64_t first = 0; first < rows; first += options_.local_batch_size) {
     const Batch part = rows_of(batch, first, std::min(options_.local_batch_size, rows - first));
     const int64_t own = balances() ? task_.count_valid(part) : valid;  // only router losses need it
     all.microbatches.push_back(
         {.batch = to_device(ranks_.positions_of(part), device_),
-         .first_row = first_row + first,
+         .first_row = task_.couples_sequences() ? first * rank.global + rank.first * options_.local_batch_size
+                                                : first_row + first,
          .share = static_cast<double>(own) / static_cast<double>(valid)});
   }
   return all;

@@ -20,9 +20,10 @@ void check_cuda_graphs(const TrainConfig& config, at::Device device, int64_t ran
       "remove the key",
       key);
   require(
-      config.training.task != TaskKind::classification,
-      "{}: the sequences of a classifier differ in length, but a graph has one shape; remove the key",
-      key);
+      !reads_whole_texts(config.training.task),
+      "{}: the sequences of {} differ in length, but a graph has one shape; remove the key",
+      key,
+      config.training.task == TaskKind::classification ? "a classifier" : "an embedding model");
   require(
       config.peft.dropout == 0,
       "{}: dropout (peft.dropout = {}) draws new masks in every step, but a graph repeats one; remove one of the two",

@@ -8,6 +8,10 @@
 #include "lehr/nn/model.h"
 #include "lehr/pipeline/stage.h"
 
+namespace lehr::mesh {
+class DistributedContext;
+}
+
 namespace lehr::train {
 
 class TeacherStage;
@@ -40,6 +44,12 @@ class TrainTask {
       const nn::ModelOutputs& /*outputs*/, const Batch& /*batch*/) const {
     return {};
   }
+  /// Called once, before all other functions, if the task runs on several ranks; `mesh` outlives it. All ranks call it.
+  virtual void use_mesh(mesh::DistributedContext& /*mesh*/) {}
+  /// True if the loss of a sequence depends on the other sequences of its micro-batch, on all data-parallel ranks.
+  /// Their sequences of a micro-batch are then consecutive in the step (data::PairsLoader), and compute_loss
+  /// communicates.
+  virtual bool couples_sequences() const { return false; }
   /// Returns the part of a frozen teacher that runs before a stage of the model, on the same inputs; null without one.
   virtual TeacherStage* teacher_of_stage(int64_t /*stage*/) const { return nullptr; }
 };

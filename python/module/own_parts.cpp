@@ -46,6 +46,8 @@ class OwnLoss : public train::TrainTask {
       const nn::ModelOutputs& outputs, const train::Batch& batch) const override {
     return task_->compute_metrics(outputs, batch);
   }
+  void use_mesh(mesh::DistributedContext& mesh) override { task_->use_mesh(mesh); }
+  bool couples_sequences() const override { return task_->couples_sequences(); }
 
  private:
   std::unique_ptr<train::TrainTask> task_;
@@ -102,7 +104,7 @@ std::unique_ptr<train::TrainTask> own_loss(
 train::RunData own_data(
     const train::TrainConfig& config, const Callback& data, const c10::intrusive_ptr<Exchange>& exchange) {
   require(
-      config.training.task != train::TaskKind::classification,
+      !train::reads_whole_texts(config.training.task),
       "training.task: a Python data source yields tokens and labels per token, so expected causal_lm or sft");
   train::RunData opened;
   opened.train = [=, seq_len = config.training.seq_len](const train::RowShare& rows, int64_t start) {

@@ -228,7 +228,13 @@ TEST(Figures, AreAllExplained) {
             {"data.datasets.0.kind", "classification"},
             {"data.datasets.0.path", "\"recipe/data/who_speaks.txt\""},
             {"data.validation_fraction", "0"},
-            {"data.validation_path", "\"recipe/data/who_speaks_validation.txt\""}}}) {
+            {"data.validation_path", "\"recipe/data/who_speaks_validation.txt\""}},
+        testing::Overrides{
+            {"training.task", "embedding"},
+            {"data.datasets.0.kind", "pairs"},
+            {"data.datasets.0.path", "\"recipe/data/sentence_pairs.jsonl\""},
+            {"data.validation_fraction", "0"},
+            {"data.validation_path", "\"recipe/data/sentence_pairs_validation.jsonl\""}}}) {
     const Folder folder;
     expect_rows(tiny_run(folder.path(), changes));
   }

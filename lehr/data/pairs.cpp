@@ -1,0 +1,177 @@
+// Reads pairs of texts, and pads them into batches.
+#include "lehr/data/pairs.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <simdjson.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "lehr/base/error.h"
+#include "lehr/base/random.h"
+#include "lehr/data/byte_source.h"
+#include "lehr/data/corpus.h"
+#include "lehr/data/rows.h"
+
+namespace lehr::data {
+namespace {
+
+int64_t width_of(const PairsDataset& dataset, const SampleOrder& order, const BatchPlan& plan, int64_t step) {
+  size_t width = 1;
+  const auto size = plan.rows_of(order.size());
+  for (int64_t place = 0; place < plan.global_batch_size; ++place) {
+    const int64_t index = plan.first_sample(step) + place;
+    if (!size || index < *size) {
+      for (const auto& ids : dataset.example(order.at(index).sample)) {
+        width = std::max(width, ids.size());
+      }
+    }
+  }
+  const int64_t multiple = dataset.options().pad_to_multiple_of;
+  return std::min((static_cast<int64_t>(width) + multiple - 1) / multiple * multiple, dataset.options().max_length);
+}
+
+// Returns the place in the global batch of an example of this rank. The ranks' micro-batches alternate.
+int64_t place_of(int64_t example, const BatchPlan& plan, int64_t microbatch) {
+  const int64_t ranks = plan.global_batch_size / plan.num_rows;
+  const int64_t rank = plan.first_row / plan.num_rows;
+  return (example / microbatch * ranks + rank) * microbatch + example % microbatch;
+}
+
+PairsBatch make_batch(
+    const PairsDataset& dataset, const SampleOrder& order, const BatchPlan& plan, int64_t microbatch, int64_t step) {
+  const int64_t width = width_of(dataset, order, plan, step);
+  const int64_t num_texts = dataset.options().num_texts(), rows = plan.num_rows * num_texts;
+  const auto size = plan.rows_of(order.size());
+  PairsBatch batch{
+      .step = step,
+      .input_ids = at::full({rows, width}, dataset.pad_id(), at::kLong),
+      .attention_mask = at::zeros({rows, width}, at::kBool),
+      .pooling_mask = at::zeros({rows, width}, at::kBool),
+      .valid = at::zeros({rows}, at::kBool)};
+  for (int64_t i = 0; i < plan.num_rows; ++i) {
+    const int64_t index = plan.first_sample(step) + place_of(i, plan, microbatch);
+    const bool padding = size && index >= *size;
+    for (int64_t text = 0; text < num_texts; ++text) {
+      const int64_t row = i * num_texts + text, first = row * width;
+      if (padding) {
+        batch.pooling_mask.data_ptr<bool>()[first] = true;
+        continue;
+      }
+      const auto& ids = dataset.example(order.at(index).sample)[static_cast<size_t>(text)];
+      const auto length = static_cast<int64_t>(ids.size());
+      std::copy(ids.begin(), ids.end(), batch.input_ids.data_ptr<int64_t>() + first);
+      std::fill_n(batch.attention_mask.data_ptr<bool>() + first, length, true);
+      batch.pooling_mask.data_ptr<bool>()[first + length - 1] = true;
+      batch.valid.data_ptr<bool>()[row] = true;
+    }
+  }
+  return batch;
+}
+
+int64_t checked_microbatch(const BatchPlan& plan, std::optional<int64_t> given) {
+  const int64_t microbatch = given.value_or(plan.num_rows);
+  require(
+      microbatch > 0 && plan.num_rows > 0 && plan.num_rows % microbatch == 0 &&
+          plan.global_batch_size % plan.num_rows == 0 && plan.first_row % plan.num_rows == 0,
+      "batch plan: examples [{}, {}) of a global batch of {} are no share of micro-batches of {}",
+      plan.first_row,
+      plan.first_row + plan.num_rows,
+      plan.global_batch_size,
+      microbatch);
+  return microbatch;
+}
+
+}  // namespace
+
+std::vector<std::string> PairsOptions::keys() const {
+  std::vector<std::string> keys{anchor_key, positive_key};
+  if (!negative_key.empty()) {
+    keys.push_back(negative_key);
+  }
+  return keys;
+}
+
+PairsDataset::PairsDataset(const std::filesystem::path& path, const Tokenizer& tokenizer, PairsOptions options)
+    : options_(std::move(options)), pad_id_(tokenizer.pad_id().value_or(tokenizer.eos_id().value_or(0))) {
+  require(
+      options_.max_length > 0 && options_.pad_to_multiple_of > 0,
+      "{}: max_length is {} and pad_to_multiple_of {}, but both must be at least 1",
+      path.string(),
+      options_.max_length,
+      options_.pad_to_multiple_of);
+  // A single file is read whatever its name is.
+  std::error_code unreadable;
+  const auto files =
+      std::filesystem::is_regular_file(path, unreadable) ? std::vector{path} : list_files({.path = path});
+  for (const auto& file : files) {
+    read(file, tokenizer);
+  }
+  require(!examples_.empty(), "{}: contains no pair of texts", path.string());
+}
+
+void PairsDataset::read(const std::filesystem::path& file, const Tokenizer& tokenizer) {
+  const std::vector<std::string> keys = options_.keys();
+  LineReader lines(open_rows(file, {.required = keys}));
+  simdjson::dom::parser parser;
+  for (std::string_view line; lines.next(line);) {
+    const std::string where = fmt::format("{}:{}", file.string(), lines.line_number());
+    require_utf8(line, file.string(), lines.line_number());
+    if (line.ends_with('\r')) {
+      line.remove_suffix(1);
+    }
+    if (line.empty()) {
+      continue;
+    }
+    simdjson::dom::element value;
+    auto error = parser.parse(line.data(), line.size()).get(value);
+    if (std::string changed(line);
+        error == simdjson::STRING_ERROR && lone_surrogates_.replace(changed, file.string(), lines.line_number())) {
+      error = parser.parse(changed).get(value);
+    }
+    require(error == simdjson::SUCCESS, "{}: not valid JSON ({})", where, simdjson::error_message(error));
+    PairsExample& example = examples_.emplace_back();
+    for (const std::string& key : keys) {
+      std::string_view text;
+      require(
+          value.is_object() && value.at_key(key).get(text) == simdjson::SUCCESS,
+          "{}: expected an object with a text under the key \"{}\"",
+          where,
+          key);
+      std::vector<int32_t>& ids = example.emplace_back(tokenizer.encode(text));
+      require(!ids.empty(), "{}: the text under \"{}\" is empty", where, key);
+      ids.resize(std::min(ids.size(), static_cast<size_t>(options_.max_length)));
+    }
+  }
+}
+
+PairsLoader::PairsLoader(
+    std::shared_ptr<const PairsDataset> dataset,
+    SampleOrder::Options order,
+    BatchPlan plan,
+    std::optional<int64_t> microbatch,
+    PrefetchOptions options)
+    : pipeline_(
+          options.num_workers,
+          options.depth,
+          steps_of(order.repeat ? std::nullopt : std::optional(dataset->size()), plan),
+          [dataset,
+           plan,
+           together = checked_microbatch(plan, microbatch),
+           samples = SampleOrder({{.size = dataset->size()}}, order)](int64_t&& step) {
+            return make_batch(*dataset, samples, plan, together, step);
+          }) {}
+
+uint64_t PairsDataset::fingerprint(const SampleOrder::Options& order) const {
+  std::string text = fmt::format("{}|{}|{}|{}", order.seed, order.shuffle, order.repeat, options_.max_length);
+  for (const PairsExample& example : examples_) {
+    for (const auto& ids : example) {
+      text += fmt::format("|{} {}", ids.size(), ids.front());
+    }
+  }
+  return hash_name(text);
+}
+
+}  // namespace lehr::data

@@ -1,0 +1,66 @@
+// Keys of the tasks other than language modelling, and the rules between training.task and other sections.
+#include <tuple>
+
+#include "lehr/train/config.h"
+
+namespace lehr::train {
+
+void TrainingConfig::task_fields(FieldVisitor& v) {
+  v.optional("num_labels", num_labels, "Classification: number of classes.", at_least(2));
+  v.optional(
+      "classifier_dropout",
+      classifier_dropout,
+      "Classification: dropout probability before the head.",
+      from_below(0, 1));
+  v.optional(
+      "contrastive_temperature",
+      contrastive_temperature,
+      "Embedding: temperature of the contrastive loss, which divides the cosine similarities.",
+      positive());
+}
+
+namespace {
+// Sequences are counted, of which a pair takes several.
+void check_pairs(const TrainConfig& config, Problems& problems) {
+  const auto& [training, data, validation] = std::tie(config.training, config.data, config.validation);
+  const bool embeds = training.task == TaskKind::embedding;
+  if (embeds != data.is_pairs() && !data.datasets.empty()) {
+    problems.add(
+        "data.datasets.0.kind",
+        embeds ? "training.task = \"embedding\" needs pairs: set kind = \"pairs\""
+               : "pairs need training.task = \"embedding\"");
+    return;
+  }
+  const int64_t texts = data.rows_per_example();
+  for (const auto& [key, rows] :
+       {std::pair("training.local_batch_size", training.local_batch_size),
+        std::pair("validation.local_batch_size", validation.local_batch_size)}) {
+    if (rows % texts != 0) {
+      constexpr auto kText = "each example takes {} sequences ({}), so expected a multiple of {}, found {}";
+      problems.add(
+          key, fmt::format(kText, texts, texts == 2 ? "anchor, positive" : "anchor, positive, negative", texts, rows));
+    }
+  }
+}
+}  // namespace
+
+void TrainConfig::check_task(Problems& problems) const {
+  if (training.task == TaskKind::sft && !data.has_chat()) {
+    problems.add("training.task", "sft needs conversations: a dataset with kind = \"chat\"");
+  }
+  for (size_t i = 0; i < data.datasets.size() && training.task != TaskKind::sft; ++i) {
+    if (data.datasets[i].kind == data::DatasetKind::chat) {
+      problems.add("data.datasets." + std::to_string(i) + ".kind", "conversations need training.task = \"sft\"");
+    }
+  }
+  if (sample.prompt && reads_whole_texts(training.task)) {
+    problems.add(
+        "sample.prompt",
+        fmt::format(
+            "only a causal language model can continue a prompt, but training.task is \"{}\"",
+            training.task == TaskKind::classification ? "classification" : "embedding"));
+  }
+  check_pairs(*this, problems);
+}
+
+}  // namespace lehr::train
