@@ -50,7 +50,12 @@ struct ModelOverrides {
 };
 
 /// The head that reads a model's final hidden states.
-enum class Head { causal_lm, classification, embedding };
+enum class Head { causal_lm, classification, token_classification, embedding };
+
+/// Returns whether the head scores labels, of sequences or of tokens.
+constexpr bool is_classifier(Head head) {
+  return head == Head::classification || head == Head::token_classification;
+}
 
 /// Options for building one stage of a model.
 struct BuildOptions {
@@ -102,6 +107,8 @@ class ModelArgs {
   virtual Head head() const = 0;
   /// Replaces the head by a classification head.
   virtual void set_classification(int64_t num_labels, double dropout) = 0;
+  /// Replaces the head by one that classifies tokens.
+  virtual void set_token_classification(int64_t num_labels, double dropout) = 0;
   virtual int64_t num_labels() const = 0;
   virtual int64_t vocab_size() const = 0;
   virtual int64_t max_position_ids() const = 0;

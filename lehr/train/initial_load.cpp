@@ -36,8 +36,9 @@ state::WeightReader open_weights(const fs::path& folder) {
 pretrained::LoadRules rules_of(const TrainConfig& config, const descriptor::ModelArgs& args) {
   pretrained::LoadRules rules{
       .may_lack = {}, .exclude = config.checkpoint.excluded_weights(), .strict = config.checkpoint.initial_load_strict};
-  if (args.head() == descriptor::Head::classification) {
-    rules.may_lack.insert("score.weight");  // a classifier may start from a language model
+  if (descriptor::is_classifier(args.head())) {  // may start from a language model
+    rules.may_lack.insert("score.weight");
+    rules.may_lack.insert("score.bias");
   }
   return rules;
 }
