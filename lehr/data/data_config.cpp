@@ -20,19 +20,25 @@ void DatasetConfig::fields(FieldVisitor& v) {
        {"text", DatasetKind::text},
        {"jsonl", DatasetKind::jsonl},
        {"classification", DatasetKind::classification},
+       {"token_classification", DatasetKind::token_classification},
        {"chat", DatasetKind::chat}},
       "Kind of the data. auto: by name (.tokens; JSON lines: .jsonl, .ndjson or .json; tables, whose rows are read as "
       "JSON lines: .parquet or .arrow; else text; .gz and .zst are decompressed). classification: lines \"label text\", "
-      "or JSON lines with a text and a label. chat: conversations, as JSON lines or one JSON list.");
+      "or JSON lines with a text and a label. token_classification: JSON lines with a list of words and a list of their "
+      "labels. chat: conversations, as JSON lines or one JSON list.");
   v.optional(
       "weight", weight, "Share of the training sequences, relative to the weights of other datasets.", positive());
   v.optional("text_key", text_key, "JSON lines: the key of the text; tables: the column.");
   v.optional("label_key", label_key, "JSON lines with labels: the key of the label; tables: the column.");
+  v.optional("tokens_key", tokens_key, "JSON lines with labelled words: the key of the words; tables: the column.");
+  v.optional(
+      "tags_key", tags_key, "JSON lines with labelled words: the key of the labels, integers; tables: the column.");
   v.optional(
       "pad_to_multiple_of",
       pad_to_multiple_of,
       "Labels: a batch is as long as its longest text, rounded up to a multiple of this many tokens, but at most "
-      "training.seq_len. parallelism.tensor_parallel_degree must divide it.",
+      "training.seq_len. parallelism.tensor_parallel_degree must divide it, and with labelled words twice "
+      "context_parallel_degree.",
       at_least(1));
   v.optional(
       "split_documents",
@@ -93,7 +99,8 @@ void DataConfig::check(Problems& problems) const {
     problems.add(
         "data.validation_fraction", "validation data already comes from data.validation_path; remove one of them");
   }
-  const bool classification = is_classification();
+  const DatasetKind labels = is_classification() ? DatasetKind::classification : DatasetKind::token_classification;
+  const bool labelled = is_classification() || is_token_classification();
   for (size_t i = 0; i < datasets.size(); ++i) {
     const DatasetConfig& dataset = datasets[i];
     const auto key = [i](const char* field) { return fmt::format("data.datasets.{}.{}", i, field); };
@@ -118,14 +125,14 @@ void DataConfig::check(Problems& problems) const {
     } else if (!dataset.prompt_key.empty() || !dataset.input_key.empty() || !dataset.answer_key.empty()) {
       problems.add(key("kind"), "prompt_key, input_key and answer_key require kind = \"chat\"");
     }
-    if (classification && dataset.kind != DatasetKind::classification) {
+    if (labelled && dataset.kind != labels) {
       problems.add(key("kind"), "labelled and unlabelled data cannot be mixed");
     }
   }
-  if (classification && datasets.size() > 1) {
+  if (labelled && datasets.size() > 1) {
     problems.add("data.datasets", "classification requires exactly one dataset");
   }
-  if (classification && validation_fraction > 0) {
+  if (labelled && validation_fraction > 0) {
     problems.add("data.validation_fraction", "classification requires data.validation_path for validation data");
   }
 }
@@ -133,6 +140,12 @@ void DataConfig::check(Problems& problems) const {
 bool DataConfig::is_classification() const {
   return std::any_of(datasets.begin(), datasets.end(), [](const DatasetConfig& dataset) {
     return dataset.kind == DatasetKind::classification;
+  });
+}
+
+bool DataConfig::is_token_classification() const {
+  return std::any_of(datasets.begin(), datasets.end(), [](const DatasetConfig& dataset) {
+    return dataset.kind == DatasetKind::token_classification;
   });
 }
 

@@ -11,7 +11,7 @@
 
 namespace lehr::data {
 
-enum class DatasetKind { by_name, tokens, text, jsonl, classification, chat };
+enum class DatasetKind { by_name, tokens, text, jsonl, classification, token_classification, chat };
 
 /// The handling of conversations longer than a sequence.
 enum class TooLong { drop, truncate };
@@ -23,6 +23,8 @@ struct DatasetConfig {
   double weight = 1.0;
   std::string text_key = "text";
   std::string label_key = "label";
+  std::string tokens_key = "tokens";
+  std::string tags_key = "ner_tags";
   int64_t pad_to_multiple_of = 8;
   std::string split_documents{};
   std::string messages_key = "messages";
@@ -52,6 +54,8 @@ struct DataConfig {
   void check(Problems& problems) const;
   /// Returns whether this is labelled text, for open_classification, rather than text, for open_data.
   bool is_classification() const;
+  /// Returns whether this is labelled words, for open_token_classification.
+  bool is_token_classification() const;
   /// Returns whether some of the datasets are conversations.
   bool has_chat() const;
 };

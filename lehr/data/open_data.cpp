@@ -188,7 +188,9 @@ TokenStream open_tokens(const DatasetConfig& dataset, const Tokenizer& tokenizer
 
 LanguageData open_data(const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& given) {
   require(!config.datasets.empty(), "data.datasets: at least one dataset is needed");
-  require(!config.is_classification(), "data.datasets: labelled texts cannot train a language model");
+  require(
+      !config.is_classification() && !config.is_token_classification(),
+      "data.datasets: labelled texts cannot train a language model");
   require_files(config);
   OpenDataOptions options = given;
   if (!config.cache_folder.empty()) {
@@ -237,26 +239,49 @@ LanguageData open_data(const DataConfig& config, const Tokenizer& tokenizer, con
   return data;
 }
 
+namespace {
+// Opens the training data and the held-out data as datasets of labelled text.
+template <class Data, class Dataset, class Options>
+Data open_labelled(
+    const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options, const Options& how) {
+  require_files(config);
+  const auto open = [&](const std::string& path) {
+    auto made = std::make_shared<const Dataset>(path, tokenizer, how);
+    if (const std::string replaced = made->lone_surrogates().report(); !replaced.empty()) {
+      inform(options, replaced);
+    }
+    return made;
+  };
+  return {open(config.datasets.front().path), config.validation_path.empty() ? nullptr : open(config.validation_path)};
+}
+}  // namespace
+
 ClassificationData open_classification(
     const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options) {
   require(
       config.datasets.size() == 1 && config.is_classification(),
       "data.datasets: one dataset with kind = \"classification\" is needed");
-  require_files(config);
   const DatasetConfig& dataset = config.datasets.front();
   const ClassificationOptions how{
       .max_length = options.seq_len,
       .pad_to_multiple_of = dataset.pad_to_multiple_of,
       .text_key = dataset.text_key,
       .label_key = dataset.label_key};
-  const auto open = [&](const std::string& path) {
-    auto made = std::make_shared<const ClassificationDataset>(path, tokenizer, how);
-    if (const std::string replaced = made->lone_surrogates().report(); !replaced.empty()) {
-      inform(options, replaced);
-    }
-    return made;
-  };
-  return {open(dataset.path), config.validation_path.empty() ? nullptr : open(config.validation_path)};
+  return open_labelled<ClassificationData, ClassificationDataset>(config, tokenizer, options, how);
+}
+
+TokenClassificationData open_token_classification(
+    const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options) {
+  require(
+      config.datasets.size() == 1 && config.is_token_classification(),
+      "data.datasets: one dataset with kind = \"token_classification\" is needed");
+  const DatasetConfig& dataset = config.datasets.front();
+  const TokenClassificationOptions how{
+      .max_length = options.seq_len,
+      .pad_to_multiple_of = dataset.pad_to_multiple_of,
+      .tokens_key = dataset.tokens_key,
+      .tags_key = dataset.tags_key};
+  return open_labelled<TokenClassificationData, TokenClassificationDataset>(config, tokenizer, options, how);
 }
 
 }  // namespace lehr::data

@@ -11,6 +11,7 @@
 #include "lehr/data/classification.h"
 #include "lehr/data/data_config.h"
 #include "lehr/data/dataset.h"
+#include "lehr/data/token_classification.h"
 #include "lehr/data/tokenizer.h"
 
 namespace lehr::data {
@@ -49,7 +50,15 @@ struct ClassificationData {
 ClassificationData open_classification(
     const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options);
 
-/// Returns the tokens of one dataset other than classification: token files are mapped; text is tokenized through the
+/// The same with labelled words, of the kind "token_classification".
+struct TokenClassificationData {
+  std::shared_ptr<const TokenClassificationDataset> train;
+  std::shared_ptr<const TokenClassificationDataset> validation;
+};
+TokenClassificationData open_token_classification(
+    const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options);
+
+/// Returns the tokens of one dataset without labels: token files are mapped; text is tokenized through the
 /// cache, or in memory if there is no cache folder or the text is small (4 MiB); conversations are tokenized in memory.
 TokenStream open_tokens(const DatasetConfig& dataset, const Tokenizer& tokenizer, const OpenDataOptions& options);
 

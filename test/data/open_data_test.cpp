@@ -194,6 +194,23 @@ TEST(OpenData, ClassificationOpensItsTwoFiles) {
   EXPECT_EQ(data.validation->num_labels(), 2);
 }
 
+TEST(OpenData, TokenClassificationOpensItsTwoFilesWithTheirKeys) {
+  const TemporaryFolder folder;
+  DataConfig config = config_of(write_file(folder / "a.jsonl", "{\"w\": [\"a\", \"b\"], \"t\": [0, 4]}\n").string());
+  config.datasets.front().kind = DatasetKind::token_classification;
+  config.datasets.front().tokens_key = "w";
+  config.datasets.front().tags_key = "t";
+  config.datasets.front().pad_to_multiple_of = 3;
+  config.validation_path = config.datasets.front().path;
+  const TokenClassificationData data = open_token_classification(config, BytesForTests(), {.seq_len = 32});
+  EXPECT_EQ(data.train->options().pad_to_multiple_of, 3);
+  EXPECT_EQ(data.train->options().max_length, 32);
+  EXPECT_EQ(data.validation->num_labels(), 5);
+  EXPECT_THAT(
+      usage_error_of([&] { open_data(config, BytesForTests(), {.seq_len = 32}); }),
+      HasSubstr("labelled texts cannot train a language model"));
+}
+
 TEST(OpenData, TheFingerprintChangesWithEverySettingThatChangesTheOrder) {
   const auto fingerprint = [](const DataConfig& config, uint64_t seed, int64_t seq_len) {
     return open_data(config, BytesForTests(), {.seq_len = seq_len, .seed = seed}).train->fingerprint();
@@ -247,7 +264,7 @@ TEST(DataConfig, ItsFieldsReachItsMembers) {
   config.fields(packing);
   EXPECT_EQ(config.datasets.front().kind, DatasetKind::jsonl);
   EXPECT_EQ(config.packing, Packing::whole);
-  EXPECT_EQ(kind.fields, 20);  // eleven of the dataset and nine of the section
+  EXPECT_EQ(kind.fields, 23);  // fourteen of the dataset and nine of the section
 }
 
 std::vector<std::string> problem_keys(const DataConfig& config) {
@@ -275,6 +292,12 @@ TEST(DataConfig, ChecksRulesAcrossFields) {
   config = config_of("a.txt");
   config.datasets.push_back({.path = "b.txt", .kind = DatasetKind::classification});
   EXPECT_THAT(problem_keys(config), ElementsAre("data.datasets.0.kind", "data.datasets"));
+  config = config_of("a.jsonl");
+  config.datasets.front().kind = DatasetKind::token_classification;
+  EXPECT_THAT(problem_keys(config), IsEmpty());
+  config.validation_fraction = 0.1;
+  config.datasets.push_back({.path = "b.txt", .kind = DatasetKind::classification});
+  EXPECT_THAT(problem_keys(config), ElementsAre("data.datasets.0.kind", "data.datasets", "data.validation_fraction"));
 }
 
 }  // namespace
