@@ -55,7 +55,7 @@ Node measure(
   Node report = Node::make_table();
   report.set("model", Node(folder.string()));
   report.set("loss", Node(result.loss));
-  if (config.training.task != train::TaskKind::classification) {
+  if (!train::is_classification(config.training.task)) {
     report.set("perplexity", Node(std::exp(result.loss)));
   }
   report.set("items", Node(result.valid));

@@ -3,8 +3,33 @@
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
 #include "lehr/state/checkpoint.h"
+#include "lehr/train/builders.h"
 
 namespace lehr::app {
+
+namespace {
+bool is_of_head(train::TaskKind task, descriptor::Head head) {
+  switch (head) {
+    case descriptor::Head::classification:
+      return task == train::TaskKind::classification;
+    case descriptor::Head::token_classification:
+      return task == train::TaskKind::token_classification;
+    default:
+      return !train::is_classification(task);
+  }
+}
+
+const char* name_of(descriptor::Head head) {
+  switch (head) {
+    case descriptor::Head::classification:
+      return "classification";
+    case descriptor::Head::token_classification:
+      return "token-classification";
+    default:
+      return "language-model";
+  }
+}
+}  // namespace
 
 std::filesystem::path newest_checkpoint(const train::TrainConfig& config) {
   const auto root = std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder;
@@ -33,21 +58,18 @@ ModelAndData open_model_and_data(
       config.training.seq_len,
       shape->max_position_ids(),
       folder.string());
-  const bool classification = config.training.task == train::TaskKind::classification;
+  const train::TaskKind task = config.training.task;
   require(
-      (shape->head() == descriptor::Head::classification) == classification,
-      "training.task: {} has a {} head",
+      is_of_head(task, shape->head()),
+      "training.task: {} has a {} head, but the task is {}",
       folder.string(),
-      classification ? "language-model" : "classification");
+      name_of(shape->head()),
+      train::name_of(task));
   opened.tokenizer = data::load_tokenizer(
       config.tokenizer.path.empty() ? opened.model.tokenizer_folder().string() : config.tokenizer.path);
   opened.data = train::open_run_data(
       config, *opened.tokenizer, shape->vocab_size(), [&](const std::string& text) { log.info("{}", text); });
-  if (classification) {
-    opened.task = std::make_unique<train::ClassificationTask>();
-  } else {
-    opened.task = std::make_unique<train::CausalLMTask>();
-  }
+  opened.task = train::build_task(config);
   return opened;
 }
 

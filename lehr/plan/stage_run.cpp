@@ -12,7 +12,6 @@
 namespace lehr::plan {
 
 train::Batch synthetic_batch(const train::TrainConfig& config, int64_t rows, int64_t vocab_size, at::Device device) {
-  const bool classifies = config.training.task == train::TaskKind::classification;
   const int64_t tokens = config.training.seq_len;
   const auto options = at::TensorOptions().device(device).dtype(at::kLong);
   const auto numbers = [&](at::IntArrayRef shape, int64_t below) {
@@ -21,7 +20,11 @@ train::Batch synthetic_batch(const train::TrainConfig& config, int64_t rows, int
                             : (at::arange(c10::multiply_integers(shape), options) * 7919).remainder(below).view(shape);
   };
   train::Batch whole{{"input_ids", numbers({rows, tokens}, vocab_size)}};
-  if (classifies) {
+  if (config.training.task == train::TaskKind::token_classification) {
+    whole["labels"] = numbers({rows, tokens}, config.training.num_labels);
+    whole["attention_mask"] = at::ones({rows, tokens}, options.dtype(at::kBool));
+    whole["position_ids"] = at::arange(tokens, options).repeat({rows, 1});
+  } else if (config.training.task == train::TaskKind::classification) {
     whole["labels"] = numbers({rows}, config.training.num_labels);
     whole["attention_mask"] = at::ones({rows, tokens}, options.dtype(at::kBool));
     whole["pooling_mask"] = at::zeros({rows, tokens}, options.dtype(at::kBool));

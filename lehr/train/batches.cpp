@@ -34,10 +34,27 @@ class LanguageStream : public BatchStream {
   data::BatchLoader loader_;
 };
 
-class ClassificationStream : public BatchStream {
+Batch batch_of(data::ClassificationBatch&& batch) {
+  return {
+      {"input_ids", batch.input_ids},
+      {"attention_mask", batch.attention_mask},
+      {"pooling_mask", batch.pooling_mask},
+      {"labels", batch.labels}};
+}
+
+Batch batch_of(data::TokenClassificationBatch&& batch) {
+  return {
+      {"input_ids", batch.input_ids},
+      {"position_ids", batch.position_ids},
+      {"attention_mask", batch.attention_mask},
+      {"labels", batch.labels}};
+}
+
+template <class Loader, class Dataset>
+class LabelledStream : public BatchStream {
  public:
-  ClassificationStream(
-      std::shared_ptr<const data::ClassificationDataset> dataset,
+  LabelledStream(
+      std::shared_ptr<const Dataset> dataset,
       const data::SampleOrder::Options& order,
       const data::BatchPlan& plan,
       const data::PrefetchOptions& prefetch)
@@ -45,18 +62,11 @@ class ClassificationStream : public BatchStream {
 
   std::optional<Batch> next() override {
     auto batch = loader_.next();
-    if (!batch) {
-      return std::nullopt;
-    }
-    return Batch{
-        {"input_ids", batch->input_ids},
-        {"attention_mask", batch->attention_mask},
-        {"pooling_mask", batch->pooling_mask},
-        {"labels", batch->labels}};
+    return batch ? std::optional(batch_of(std::move(*batch))) : std::nullopt;
   }
 
  private:
-  data::ClassificationLoader loader_;
+  Loader loader_;
 };
 
 // Training steps are never padded; validation reads all held-out sequences.
@@ -76,6 +86,86 @@ data::BatchPlan plan_of(
 RowShare fitting(const RowShare& rows, int64_t size) {
   return rows.count == rows.global && size > 0 ? RowShare::all(std::min(rows.global, size)) : rows;
 }
+
+RunData serve(const data::LanguageData& opened, const data::PrefetchOptions& prefetch) {
+  RunData run;
+  run.fingerprint = opened.train->fingerprint();
+  run.num_train_rows = opened.train->size();
+  run.train = [train = opened.train, prefetch](const RowShare& rows, int64_t start) {
+    return std::make_unique<LanguageStream>(train, plan_of(rows, start, true), prefetch);
+  };
+  run.train_once = [train = opened.train, prefetch](const RowShare& rows, std::optional<int64_t> max_rows) {
+    return std::make_unique<LanguageStream>(train, plan_of(rows, 0, false, max_rows), prefetch);
+  };
+  if (opened.validation) {
+    run.num_validation_rows = opened.validation->size().value_or(0);
+    run.validation = [validation = opened.validation, prefetch](const RowShare& rows, std::optional<int64_t> max_rows) {
+      const RowShare wanted = fitting(rows, validation->size().value_or(rows.global));
+      return std::make_unique<LanguageStream>(validation, plan_of(wanted, 0, false, max_rows), prefetch);
+    };
+  }
+  return run;
+}
+
+template <class Loader, class Dataset>
+RunData serve_labelled(
+    const TrainConfig& config,
+    std::shared_ptr<const Dataset> train,
+    std::shared_ptr<const Dataset> validation,
+    uint64_t seed,
+    const data::PrefetchOptions& prefetch) {
+  using Stream = LabelledStream<Loader, Dataset>;
+  require(
+      train->num_labels() <= config.training.num_labels,
+      "training.num_labels: expected at least {}, the number of labels in the data, found {}",
+      train->num_labels(),
+      config.training.num_labels);
+  require(
+      !validation || validation->num_labels() <= config.training.num_labels,
+      "training.num_labels: expected at least {}, the number of labels in data.validation_path, found {}",
+      validation ? validation->num_labels() : 0,
+      config.training.num_labels);
+  const data::SampleOrder::Options order{.seed = seed, .shuffle = config.data.shuffle, .repeat = config.data.repeat};
+  RunData run;
+  run.fingerprint = train->fingerprint(order);
+  run.num_train_rows = order.repeat ? std::nullopt : std::optional(train->size());
+  run.train = [train, order, prefetch](const RowShare& rows, int64_t start) {
+    return std::make_unique<Stream>(train, order, plan_of(rows, start, true), prefetch);
+  };
+  run.train_once = [train, order, prefetch](const RowShare& rows, std::optional<int64_t> max_rows) {
+    return std::make_unique<Stream>(train, order, plan_of(rows, 0, false, max_rows), prefetch);
+  };
+  if (validation) {
+    run.num_validation_rows = validation->size();
+    run.validation = [validation, prefetch](const RowShare& rows, std::optional<int64_t> max_rows) {
+      return std::make_unique<Stream>(
+          validation,
+          data::SampleOrder::Options{.shuffle = false, .repeat = false},
+          plan_of(fitting(rows, validation->size()), 0, false, max_rows),
+          prefetch);
+    };
+  }
+  return run;
+}
+
+void check_kind_of_data(const TrainConfig& config) {
+  struct Kind {
+    TaskKind task;
+    bool given;
+    const char* name;
+  };
+  for (const Kind& kind :
+       {Kind{TaskKind::classification, config.data.is_classification(), "classification"},
+        Kind{TaskKind::token_classification, config.data.is_token_classification(), "token_classification"}}) {
+    const bool wanted = config.training.task == kind.task;
+    require(
+        kind.given == wanted,
+        "data.datasets: training.task is {}, so the data must {} of kind \"{}\"",
+        name_of(config.training.task),
+        wanted ? "be" : "not be",
+        kind.name);
+  }
+}
 }  // namespace
 
 RunData open_run_data(
@@ -83,14 +173,7 @@ RunData open_run_data(
     const data::Tokenizer& tokenizer,
     int64_t vocab_size,
     const std::function<void(const std::string&)>& inform) {
-  const bool classification = config.training.task == TaskKind::classification;
-  require(
-      config.data.is_classification() == classification,
-      "data.datasets: training.task is {}, so the data must {} of kind \"classification\"",
-      classification                          ? "classification"
-      : config.training.task == TaskKind::sft ? "sft"
-                                              : "causal_lm",
-      classification ? "be" : "not be");
+  check_kind_of_data(config);
   const auto seed = static_cast<uint64_t>(config.data.seed.value_or(config.debug.seed));
   const data::OpenDataOptions options{
       .seq_len = config.training.seq_len,
@@ -100,58 +183,15 @@ RunData open_run_data(
       .inform = inform,
       .chat_template = config.data.has_chat() ? chat_template_of(config) : nullptr};
   const data::PrefetchOptions prefetch{.num_workers = config.data.num_workers, .depth = config.data.prefetch};
-  RunData run;
-  if (!classification) {
-    const data::LanguageData opened = data::open_data(config.data, tokenizer, options);
-    run.fingerprint = opened.train->fingerprint();
-    run.num_train_rows = opened.train->size();
-    run.train = [train = opened.train, prefetch](const RowShare& rows, int64_t start) {
-      return std::make_unique<LanguageStream>(train, plan_of(rows, start, true), prefetch);
-    };
-    run.train_once = [train = opened.train, prefetch](const RowShare& rows, std::optional<int64_t> max_rows) {
-      return std::make_unique<LanguageStream>(train, plan_of(rows, 0, false, max_rows), prefetch);
-    };
-    if (opened.validation) {
-      run.num_validation_rows = opened.validation->size().value_or(0);
-      run.validation = [validation = opened.validation, prefetch](
-                           const RowShare& rows, std::optional<int64_t> max_rows) {
-        const RowShare wanted = fitting(rows, validation->size().value_or(rows.global));
-        return std::make_unique<LanguageStream>(validation, plan_of(wanted, 0, false, max_rows), prefetch);
-      };
-    }
-    return run;
+  if (config.training.task == TaskKind::classification) {
+    const auto opened = data::open_classification(config.data, tokenizer, options);
+    return serve_labelled<data::ClassificationLoader>(config, opened.train, opened.validation, seed, prefetch);
   }
-  const data::ClassificationData opened = data::open_classification(config.data, tokenizer, options);
-  require(
-      opened.train->num_labels() <= config.training.num_labels,
-      "training.num_labels: expected at least {}, the number of labels in the data, found {}",
-      opened.train->num_labels(),
-      config.training.num_labels);
-  require(
-      !opened.validation || opened.validation->num_labels() <= config.training.num_labels,
-      "training.num_labels: expected at least {}, the number of labels in data.validation_path, found {}",
-      opened.validation ? opened.validation->num_labels() : 0,
-      config.training.num_labels);
-  const data::SampleOrder::Options order{.seed = seed, .shuffle = config.data.shuffle, .repeat = config.data.repeat};
-  run.fingerprint = opened.train->fingerprint(order);
-  run.num_train_rows = order.repeat ? std::nullopt : std::optional(opened.train->size());
-  run.train = [train = opened.train, order, prefetch](const RowShare& rows, int64_t start) {
-    return std::make_unique<ClassificationStream>(train, order, plan_of(rows, start, true), prefetch);
-  };
-  run.train_once = [train = opened.train, order, prefetch](const RowShare& rows, std::optional<int64_t> max_rows) {
-    return std::make_unique<ClassificationStream>(train, order, plan_of(rows, 0, false, max_rows), prefetch);
-  };
-  if (opened.validation) {
-    run.num_validation_rows = opened.validation->size();
-    run.validation = [validation = opened.validation, prefetch](const RowShare& rows, std::optional<int64_t> max_rows) {
-      return std::make_unique<ClassificationStream>(
-          validation,
-          data::SampleOrder::Options{.shuffle = false, .repeat = false},
-          plan_of(fitting(rows, validation->size()), 0, false, max_rows),
-          prefetch);
-    };
+  if (config.training.task == TaskKind::token_classification) {
+    const auto opened = data::open_token_classification(config.data, tokenizer, options);
+    return serve_labelled<data::TokenClassificationLoader>(config, opened.train, opened.validation, seed, prefetch);
   }
-  return run;
+  return serve(data::open_data(config.data, tokenizer, options), prefetch);
 }
 
 }  // namespace lehr::train

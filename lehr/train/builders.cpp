@@ -12,12 +12,18 @@ void choose_head(const TrainConfig& config, descriptor::ModelArgs& args) {
     args.set_classification(config.training.num_labels, config.training.classifier_dropout);
     return;
   }
+  if (config.training.task == TaskKind::token_classification) {
+    args.set_token_classification(config.training.num_labels, config.training.classifier_dropout);
+    return;
+  }
   require(
       args.head() == descriptor::Head::causal_lm,
       "model.hf_assets_path: {} holds {}",
       config.model.hf_assets_path,
       args.head() == descriptor::Head::classification ? "a classifier; set training.task = \"classification\""
-                                                      : "a backbone without a head, which no task supports");
+      : args.head() == descriptor::Head::token_classification
+          ? "a classifier of tokens; set training.task = \"token_classification\""
+          : "a backbone without a head, which no task supports");
 }
 
 // A new model uses the tokenizer's special tokens; a model folder has its own.
@@ -26,7 +32,7 @@ void choose_special_tokens(const TrainConfig& config, const data::Tokenizer& tok
     return;
   }
   auto pad = tokenizer.pad_id();
-  if (config.training.task == TaskKind::classification && !pad) {
+  if (is_classification(config.training.task) && !pad) {
     // the padding id of sequences; transformers finds a sequence's last token by it
     pad = tokenizer.eos_id().value_or(0);
   }
@@ -111,6 +117,9 @@ std::shared_ptr<nn::Model> build_model(
 std::unique_ptr<TrainTask> build_task(const TrainConfig& config) {
   if (config.training.task == TaskKind::classification) {
     return std::make_unique<ClassificationTask>();
+  }
+  if (config.training.task == TaskKind::token_classification) {
+    return std::make_unique<TokenClassificationTask>();
   }
   return std::make_unique<CausalLMTask>();
 }

@@ -38,7 +38,27 @@ struct TokenizerConfig {
   void fields(FieldVisitor& v);
 };
 
-enum class TaskKind { causal_lm, classification, sft };
+enum class TaskKind { causal_lm, classification, token_classification, sft };
+
+/// Returns the value of training.task, such as "causal_lm".
+constexpr const char* name_of(TaskKind task) {
+  switch (task) {
+    case TaskKind::causal_lm:
+      return "causal_lm";
+    case TaskKind::classification:
+      return "classification";
+    case TaskKind::token_classification:
+      return "token_classification";
+    case TaskKind::sft:
+      return "sft";
+  }
+  return "";
+}
+
+/// Returns whether the task gives labels, to sequences or to tokens.
+constexpr bool is_classification(TaskKind task) {
+  return task == TaskKind::classification || task == TaskKind::token_classification;
+}
 /// Distribution of layers over pipeline stages: the same number in each, or balanced by FLOPs.
 enum class PipelineBalance { even, cost };
 enum class Precision { float32, bfloat16, float64 };

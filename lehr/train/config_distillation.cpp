@@ -39,7 +39,7 @@ void DistillationConfig::check_run(Problems& problems, const TrainingConfig& tra
   if (!teacher) {
     return;
   }
-  if (training.task == TaskKind::classification) {
+  if (is_classification(training.task)) {
     problems.add(
         "distillation.teacher",
         "a classifier has no token distribution to compare; use training.task = \"causal_lm\" or \"sft\", or remove "

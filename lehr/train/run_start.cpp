@@ -53,7 +53,7 @@ ConfiguredRun configured(const Run& run) {
   return {
       .start = run.state,
       .allow_changes = run.config.checkpoint.allow_changes,
-      .reads_tokens = run.config.training.task != TaskKind::classification,
+      .reads_tokens = !is_classification(run.config.training.task),
       .own_schedule = run.config.lr_scheduler.total_steps.has_value(),
       .with_seq_len = [&run](int64_t seq_len) {
         TrainConfig other = run.config;

@@ -20,7 +20,7 @@ void check_cuda_graphs(const TrainConfig& config, at::Device device, int64_t ran
       "remove the key",
       key);
   require(
-      config.training.task != TaskKind::classification,
+      !is_classification(config.training.task),
       "{}: the sequences of a classifier differ in length, but a graph has one shape; remove the key",
       key);
   require(

@@ -102,7 +102,7 @@ std::unique_ptr<train::TrainTask> own_loss(
 train::RunData own_data(
     const train::TrainConfig& config, const Callback& data, const c10::intrusive_ptr<Exchange>& exchange) {
   require(
-      config.training.task != train::TaskKind::classification,
+      !train::is_classification(config.training.task),
       "training.task: a Python data source yields tokens and labels per token, so expected causal_lm or sft");
   train::RunData opened;
   opened.train = [=, seq_len = config.training.seq_len](const train::RowShare& rows, int64_t start) {
