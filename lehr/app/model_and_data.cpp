@@ -35,16 +35,12 @@ ModelAndData open_model_and_data(
       shape->max_position_ids(),
       folder.string());
   const train::TaskKind task = config.training.task;
-  const descriptor::Head head = task == train::TaskKind::classification ? descriptor::Head::classification
-                                : task == train::TaskKind::embedding    ? descriptor::Head::embedding
-                                                                        : descriptor::Head::causal_lm;
   require(
-      shape->head() == head,
-      "training.task: {} has {} head",
+      shape->head() == train::head_of(task),
+      "training.task: {} is {}, but the task is {}",
       folder.string(),
-      shape->head() == descriptor::Head::classification ? "a classification"
-      : shape->head() == descriptor::Head::embedding    ? "an embedding"
-                                                        : "a language-model");
+      descriptor::model_with(shape->head()),
+      train::name_of(task));
   opened.tokenizer = data::load_tokenizer(
       config.tokenizer.path.empty() ? opened.model.tokenizer_folder().string() : config.tokenizer.path);
   opened.data = train::open_run_data(

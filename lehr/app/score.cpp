@@ -128,8 +128,7 @@ void score_on(
   const at::Device device = train::choose_device(config.training.device, transport);
   require(
       config.training.task != train::TaskKind::embedding,
-      "lehr score: training.task: parts of embedding models are not scored; expected causal_lm, sft or classification, "
-      "found embedding");
+      "lehr score: training.task: parts of embedding models are not scored; expected another task, found embedding");
   config.data.repeat = false;
   Logger log("", !ranks.is_main());
   const auto folder = folder_of_model(config, options.model, ranks);

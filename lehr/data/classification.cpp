@@ -3,7 +3,6 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
-#include <simdjson.h>
 
 #include <algorithm>
 #include <charconv>
@@ -14,6 +13,7 @@
 #include "lehr/base/random.h"
 #include "lehr/data/byte_source.h"
 #include "lehr/data/corpus.h"
+#include "lehr/data/example_rows.h"
 #include "lehr/data/rows.h"
 
 namespace lehr::data {
@@ -44,12 +44,7 @@ LabelledText parse_json(
     const ClassificationOptions& options,
     const std::string& where,
     const std::function<bool(std::string& json)>& repair) {
-  simdjson::dom::element value;
-  auto error = parser.parse(line.data(), line.size()).get(value);
-  if (std::string changed(line); error == simdjson::STRING_ERROR && repair(changed)) {
-    error = parser.parse(changed).get(value);
-  }
-  require(error == simdjson::SUCCESS, "{}: not valid JSON ({})", where, simdjson::error_message(error));
+  const simdjson::dom::element value = parse_row(parser, line, where, repair);
   std::string_view text;
   LabelledText result;
   require(
@@ -66,22 +61,12 @@ LabelledText parse_json(
   return result;
 }
 
-int64_t width_of(const ClassificationDataset& dataset, const SampleOrder& order, const BatchPlan& plan, int64_t step) {
-  int64_t width = 1;
-  const auto size = plan.rows_of(order.size());
-  for (int64_t row = 0; row < plan.global_batch_size; ++row) {
-    const int64_t index = plan.first_sample(step) + row;
-    if (!size || index < *size) {
-      width = std::max(width, static_cast<int64_t>(dataset.example(order.at(index).sample).ids.size()));
-    }
-  }
-  const int64_t multiple = dataset.options().pad_to_multiple_of;
-  return std::min((width + multiple - 1) / multiple * multiple, dataset.options().max_length);
-}
-
 ClassificationBatch make_batch(
     const ClassificationDataset& dataset, const SampleOrder& order, const BatchPlan& plan, int64_t step) {
-  const int64_t width = width_of(dataset, order, plan, step);
+  const int64_t width = padded_width(
+      order, plan, step, dataset.options().pad_to_multiple_of, dataset.options().max_length, [&](int64_t sample) {
+        return static_cast<int64_t>(dataset.example(sample).ids.size());
+      });
   const auto size = plan.rows_of(order.size());
   ClassificationBatch batch{
       .step = step,
@@ -115,11 +100,7 @@ ClassificationDataset::ClassificationDataset(
       path.string(),
       options_.max_length,
       options_.pad_to_multiple_of);
-  // A single file is read whatever its name is.
-  std::error_code unreadable;
-  const auto files =
-      std::filesystem::is_regular_file(path, unreadable) ? std::vector{path} : list_files({.path = path});
-  for (const auto& file : files) {
+  for (const auto& file : example_files(path)) {
     read(file, tokenizer);
   }
   require(!examples_.empty(), "{}: contains no labelled text", path.string());

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 namespace lehr::data {
 
@@ -20,16 +22,21 @@ void DatasetConfig::fields(FieldVisitor& v) {
        {"text", DatasetKind::text},
        {"jsonl", DatasetKind::jsonl},
        {"classification", DatasetKind::classification},
+       {"token_classification", DatasetKind::token_classification},
        {"pairs", DatasetKind::pairs},
        {"chat", DatasetKind::chat}},
       "Kind of the data. auto: by name (.tokens; JSON lines: .jsonl, .ndjson or .json; tables, whose rows are read as "
       "JSON lines: .parquet or .arrow; else text; .gz and .zst are decompressed). classification: lines \"label text\", "
-      "or JSON lines with a text and a label. pairs: JSON lines or tables with an anchor and a positive. chat: "
-      "conversations, as JSON lines or one JSON list.");
+      "or JSON lines with a text and a label. token_classification: JSON lines with a list of words and a list of their "
+      "labels. pairs: JSON lines or tables with an anchor and a positive. chat: conversations, as JSON lines or one JSON "
+      "list.");
   v.optional(
       "weight", weight, "Share of the training sequences, relative to the weights of other datasets.", positive());
   v.optional("text_key", text_key, "JSON lines: the key of the text; tables: the column.");
   v.optional("label_key", label_key, "JSON lines with labels: the key of the label; tables: the column.");
+  v.optional("tokens_key", tokens_key, "JSON lines with labelled words: the key of the words; tables: the column.");
+  v.optional(
+      "tags_key", tags_key, "JSON lines with labelled words: the key of the labels, integers; tables: the column.");
   v.optional("anchor_key", anchor_key, "Pairs: the key or column of the anchor, such as a question.");
   v.optional("positive_key", positive_key, "Pairs: the key or column of the text that belongs to the anchor.");
   v.optional(
@@ -41,7 +48,8 @@ void DatasetConfig::fields(FieldVisitor& v) {
       "pad_to_multiple_of",
       pad_to_multiple_of,
       "Labels and pairs: a batch is as long as its longest text, rounded up to a multiple of this many tokens, but at most "
-      "training.seq_len. parallelism.tensor_parallel_degree must divide it.",
+      "training.seq_len. parallelism.tensor_parallel_degree must divide it, and with labelled words twice "
+      "context_parallel_degree.",
       at_least(1));
   v.optional(
       "split_documents",
@@ -94,6 +102,41 @@ void DataConfig::fields(FieldVisitor& v) {
   v.list("datasets", datasets, "Training data: one or several datasets, mixed by weight.");
 }
 
+namespace {
+// The kinds whose examples stay apart, one or a few sequences each, with their names.
+constexpr std::pair<DatasetKind, const char*> kExamples[] = {
+    {DatasetKind::classification, "classification"},
+    {DatasetKind::token_classification, "token_classification"},
+    {DatasetKind::pairs, "pairs"}};
+
+void check_keys(const DatasetConfig& dataset, const std::string& prefix, Problems& problems) {
+  const auto key = [&](const char* field) { return prefix + field; };
+  if (dataset.kind == DatasetKind::chat) {
+    if (dataset.prompt_key.empty() != dataset.answer_key.empty()) {
+      problems.add(
+          key(dataset.prompt_key.empty() ? "prompt_key" : "answer_key"),
+          "prompt_key and answer_key name the question and the answer of a conversation; set both, or neither");
+    }
+    if (!dataset.input_key.empty() && dataset.prompt_key.empty()) {
+      problems.add(key("input_key"), "requires prompt_key: its text follows the question");
+    }
+    if (dataset.messages_key.empty()) {
+      problems.add(key("messages_key"), "is empty; expected the name of a key, such as \"messages\"");
+    }
+  } else if (!dataset.prompt_key.empty() || !dataset.input_key.empty() || !dataset.answer_key.empty()) {
+    problems.add(key("kind"), "prompt_key, input_key and answer_key require kind = \"chat\"");
+  }
+  if (dataset.anchor_key.empty() || dataset.positive_key.empty()) {
+    problems.add(
+        key(dataset.anchor_key.empty() ? "anchor_key" : "positive_key"),
+        "is empty; expected the name of a key, such as \"anchor\"");
+  }
+  if (!dataset.negative_key.empty() && dataset.kind != DatasetKind::pairs) {
+    problems.add(key("negative_key"), "requires kind = \"pairs\"");
+  }
+}
+}  // namespace
+
 void DataConfig::check(Problems& problems) const {
   if (datasets.empty()) {
     problems.add("data.datasets", "at least one [[data.datasets]] with a path is needed");
@@ -102,77 +145,40 @@ void DataConfig::check(Problems& problems) const {
     problems.add(
         "data.validation_fraction", "validation data already comes from data.validation_path; remove one of them");
   }
-  const bool classification = is_classification();
+  const auto* examples =
+      std::find_if(std::begin(kExamples), std::end(kExamples), [&](const auto& example) { return has(example.first); });
+  const bool apart = examples != std::end(kExamples);
   for (size_t i = 0; i < datasets.size(); ++i) {
     const DatasetConfig& dataset = datasets[i];
-    const auto key = [i](const char* field) { return fmt::format("data.datasets.{}.{}", i, field); };
+    const std::string prefix = fmt::format("data.datasets.{}.", i);
     if (dataset.path.empty()) {
-      problems.add(key("path"), "is empty; expected a file or a folder");
+      problems.add(prefix + "path", "is empty; expected a file or a folder");
     }
     if (!repeat && dataset.weight != 1.0) {
-      problems.add(key("weight"), "one pass uses every sequence once, so weights require data.repeat = true");
+      problems.add(prefix + "weight", "one pass uses every sequence once, so weights require data.repeat = true");
     }
-    if (dataset.kind == DatasetKind::chat) {
-      if (dataset.prompt_key.empty() != dataset.answer_key.empty()) {
-        problems.add(
-            key(dataset.prompt_key.empty() ? "prompt_key" : "answer_key"),
-            "prompt_key and answer_key name the question and the answer of a conversation; set both, or neither");
-      }
-      if (!dataset.input_key.empty() && dataset.prompt_key.empty()) {
-        problems.add(key("input_key"), "requires prompt_key: its text follows the question");
-      }
-      if (dataset.messages_key.empty()) {
-        problems.add(key("messages_key"), "is empty; expected the name of a key, such as \"messages\"");
-      }
-    } else if (!dataset.prompt_key.empty() || !dataset.input_key.empty() || !dataset.answer_key.empty()) {
-      problems.add(key("kind"), "prompt_key, input_key and answer_key require kind = \"chat\"");
-    }
-    if (classification && dataset.kind != DatasetKind::classification) {
-      problems.add(key("kind"), "labelled and unlabelled data cannot be mixed");
-    }
-    if (is_pairs() && dataset.kind != DatasetKind::pairs) {
-      problems.add(key("kind"), "pairs and other data cannot be mixed");
-    }
-    if (dataset.anchor_key.empty() || dataset.positive_key.empty()) {
-      problems.add(
-          key(dataset.anchor_key.empty() ? "anchor_key" : "positive_key"),
-          "is empty; expected the name of a key, such as \"anchor\"");
-    }
-    if (!dataset.negative_key.empty() && dataset.kind != DatasetKind::pairs) {
-      problems.add(key("negative_key"), "requires kind = \"pairs\"");
+    check_keys(dataset, prefix, problems);
+    if (apart && dataset.kind != examples->first) {
+      problems.add(prefix + "kind", fmt::format("\"{}\" and other data cannot be mixed", examples->second));
     }
   }
-  for (const auto& [used, kind] : {std::pair(classification, "classification"), std::pair(is_pairs(), "pairs")}) {
-    if (used && datasets.size() > 1) {
-      problems.add("data.datasets", fmt::format("kind = \"{}\" requires exactly one dataset", kind));
-    }
-    if (used && validation_fraction > 0) {
-      problems.add(
-          "data.validation_fraction",
-          fmt::format("kind = \"{}\" requires data.validation_path for validation data", kind));
-    }
+  if (apart && datasets.size() > 1) {
+    problems.add("data.datasets", fmt::format("kind = \"{}\" requires exactly one dataset", examples->second));
+  }
+  if (apart && validation_fraction > 0) {
+    problems.add(
+        "data.validation_fraction",
+        fmt::format("kind = \"{}\" requires data.validation_path for validation data", examples->second));
   }
 }
 
-bool DataConfig::is_classification() const {
-  return std::any_of(datasets.begin(), datasets.end(), [](const DatasetConfig& dataset) {
-    return dataset.kind == DatasetKind::classification;
-  });
-}
-
-bool DataConfig::is_pairs() const {
-  return std::any_of(datasets.begin(), datasets.end(), [](const DatasetConfig& dataset) {
-    return dataset.kind == DatasetKind::pairs;
-  });
+bool DataConfig::has(DatasetKind kind) const {
+  return std::any_of(
+      datasets.begin(), datasets.end(), [&](const DatasetConfig& dataset) { return dataset.kind == kind; });
 }
 
 int64_t DataConfig::rows_per_example() const {
-  return !is_pairs() ? 1 : datasets.front().negative_key.empty() ? 2 : 3;
-}
-
-bool DataConfig::has_chat() const {
-  return std::any_of(
-      datasets.begin(), datasets.end(), [](const DatasetConfig& dataset) { return dataset.kind == DatasetKind::chat; });
+  return !has(DatasetKind::pairs) ? 1 : datasets.front().negative_key.empty() ? 2 : 3;
 }
 
 }  // namespace lehr::data

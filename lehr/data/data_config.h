@@ -11,7 +11,7 @@
 
 namespace lehr::data {
 
-enum class DatasetKind { by_name, tokens, text, jsonl, classification, pairs, chat };
+enum class DatasetKind { by_name, tokens, text, jsonl, classification, token_classification, pairs, chat };
 
 /// The handling of conversations longer than a sequence.
 enum class TooLong { drop, truncate };
@@ -23,6 +23,8 @@ struct DatasetConfig {
   double weight = 1.0;
   std::string text_key = "text";
   std::string label_key = "label";
+  std::string tokens_key = "tokens";
+  std::string tags_key = "ner_tags";
   std::string anchor_key = "anchor";
   std::string positive_key = "positive";
   std::string negative_key{};
@@ -53,15 +55,11 @@ struct DataConfig {
   void fields(FieldVisitor& v);
   /// Checks rules across fields; keys are full ("data.datasets.0.weight").
   void check(Problems& problems) const;
-  /// Returns whether this is labelled text, for open_classification, rather than text, for open_data.
-  bool is_classification() const;
-  /// Returns whether this is pairs of texts, for open_pairs.
-  bool is_pairs() const;
+  /// Returns whether some of the datasets are of a kind.
+  bool has(DatasetKind kind) const;
   /// Returns the number of sequences that an example takes: with pairs the number of its texts (2, or 3 with hard
   /// negatives), otherwise 1.
   int64_t rows_per_example() const;
-  /// Returns whether some of the datasets are conversations.
-  bool has_chat() const;
 };
 
 }  // namespace lehr::data

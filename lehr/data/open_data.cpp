@@ -188,8 +188,10 @@ TokenStream open_tokens(const DatasetConfig& dataset, const Tokenizer& tokenizer
 
 LanguageData open_data(const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& given) {
   require(!config.datasets.empty(), "data.datasets: at least one dataset is needed");
-  require(!config.is_classification(), "data.datasets: labelled texts cannot train a language model");
-  require(!config.is_pairs(), "data.datasets: pairs cannot train a language model");
+  require(
+      !config.has(DatasetKind::classification) && !config.has(DatasetKind::token_classification),
+      "data.datasets: labelled texts cannot train a language model");
+  require(!config.has(DatasetKind::pairs), "data.datasets: pairs cannot train a language model");
   require_files(config);
   OpenDataOptions options = given;
   if (!config.cache_folder.empty()) {
@@ -239,48 +241,66 @@ LanguageData open_data(const DataConfig& config, const Tokenizer& tokenizer, con
 }
 
 namespace {
+// Opens the training data and the held-out data of a config with one dataset, of the kind `kind` (`name`).
 template <class Dataset, class How>
-std::shared_ptr<const Dataset> open_examples(
-    const std::string& path, const Tokenizer& tokenizer, const How& how, const OpenDataOptions& options) {
-  auto made = std::make_shared<const Dataset>(path, tokenizer, how);
-  if (const std::string replaced = made->lone_surrogates().report(); !replaced.empty()) {
-    inform(options, replaced);
-  }
-  return made;
+Examples<Dataset> open_examples(
+    const DataConfig& config,
+    const Tokenizer& tokenizer,
+    const OpenDataOptions& options,
+    DatasetKind kind,
+    const char* name,
+    const How& how) {
+  require(
+      config.datasets.size() == 1 && config.has(kind), "data.datasets: one dataset with kind = \"{}\" is needed", name);
+  require_files(config);
+  const auto open = [&](const std::string& path) {
+    auto made = std::make_shared<const Dataset>(path, tokenizer, how(config.datasets.front()));
+    if (const std::string replaced = made->lone_surrogates().report(); !replaced.empty()) {
+      inform(options, replaced);
+    }
+    return made;
+  };
+  return {open(config.datasets.front().path), config.validation_path.empty() ? nullptr : open(config.validation_path)};
 }
 }  // namespace
 
-ClassificationData open_classification(
+Examples<ClassificationDataset> open_classification(
     const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options) {
-  require(
-      config.datasets.size() == 1 && config.is_classification(),
-      "data.datasets: one dataset with kind = \"classification\" is needed");
-  require_files(config);
-  const DatasetConfig& dataset = config.datasets.front();
-  const ClassificationOptions how{
-      .max_length = options.seq_len,
-      .pad_to_multiple_of = dataset.pad_to_multiple_of,
-      .text_key = dataset.text_key,
-      .label_key = dataset.label_key};
-  const auto open = [&](const std::string& path) {
-    return open_examples<ClassificationDataset>(path, tokenizer, how, options);
+  const auto how = [&](const DatasetConfig& dataset) {
+    return ClassificationOptions{
+        .max_length = options.seq_len,
+        .pad_to_multiple_of = dataset.pad_to_multiple_of,
+        .text_key = dataset.text_key,
+        .label_key = dataset.label_key};
   };
-  return {open(dataset.path), config.validation_path.empty() ? nullptr : open(config.validation_path)};
+  return open_examples<ClassificationDataset>(
+      config, tokenizer, options, DatasetKind::classification, "classification", how);
 }
 
-PairsData open_pairs(const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options) {
-  require(
-      config.datasets.size() == 1 && config.is_pairs(), "data.datasets: one dataset with kind = \"pairs\" is needed");
-  require_files(config);
-  const DatasetConfig& dataset = config.datasets.front();
-  const PairsOptions how{
-      .max_length = options.seq_len,
-      .pad_to_multiple_of = dataset.pad_to_multiple_of,
-      .anchor_key = dataset.anchor_key,
-      .positive_key = dataset.positive_key,
-      .negative_key = dataset.negative_key};
-  const auto open = [&](const std::string& path) { return open_examples<PairsDataset>(path, tokenizer, how, options); };
-  return {open(dataset.path), config.validation_path.empty() ? nullptr : open(config.validation_path)};
+Examples<TokenClassificationDataset> open_token_classification(
+    const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options) {
+  const auto how = [&](const DatasetConfig& dataset) {
+    return TokenClassificationOptions{
+        .max_length = options.seq_len,
+        .pad_to_multiple_of = dataset.pad_to_multiple_of,
+        .tokens_key = dataset.tokens_key,
+        .tags_key = dataset.tags_key};
+  };
+  return open_examples<TokenClassificationDataset>(
+      config, tokenizer, options, DatasetKind::token_classification, "token_classification", how);
+}
+
+Examples<PairsDataset> open_pairs(
+    const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options) {
+  const auto how = [&](const DatasetConfig& dataset) {
+    return PairsOptions{
+        .max_length = options.seq_len,
+        .pad_to_multiple_of = dataset.pad_to_multiple_of,
+        .anchor_key = dataset.anchor_key,
+        .positive_key = dataset.positive_key,
+        .negative_key = dataset.negative_key};
+  };
+  return open_examples<PairsDataset>(config, tokenizer, options, DatasetKind::pairs, "pairs", how);
 }
 
 }  // namespace lehr::data

@@ -12,6 +12,7 @@
 #include "lehr/data/data_config.h"
 #include "lehr/data/dataset.h"
 #include "lehr/data/pairs.h"
+#include "lehr/data/token_classification.h"
 #include "lehr/data/tokenizer.h"
 
 namespace lehr::data {
@@ -42,24 +43,26 @@ struct LanguageData {
 /// tokenizer, ids outside the model's vocabulary.
 LanguageData open_data(const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options);
 
-/// Labelled texts of a config with one dataset of the kind "classification"; validation is null if there is none.
-struct ClassificationData {
-  std::shared_ptr<const ClassificationDataset> train;
-  std::shared_ptr<const ClassificationDataset> validation;
+/// Examples of a config with one dataset of such a kind; validation is null if there is none.
+template <class Dataset>
+struct Examples {
+  std::shared_ptr<const Dataset> train;
+  std::shared_ptr<const Dataset> validation;
 };
-ClassificationData open_classification(
+
+/// Opens labelled texts, of the kind "classification".
+Examples<ClassificationDataset> open_classification(
     const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options);
 
-/// Pairs of texts of a config with one dataset of the kind "pairs"; validation is null if there is none.
-struct PairsData {
-  std::shared_ptr<const PairsDataset> train;
-  std::shared_ptr<const PairsDataset> validation;
-};
-PairsData open_pairs(const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options);
+/// Opens labelled words, of the kind "token_classification".
+Examples<TokenClassificationDataset> open_token_classification(
+    const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options);
 
-/// Returns the tokens of one dataset other than classification and pairs: token files are mapped; text is tokenized
-/// through the cache, or in memory if there is no cache folder or the text is small (4 MiB); conversations are
-/// tokenized in memory.
+/// Opens pairs of texts, of the kind "pairs".
+Examples<PairsDataset> open_pairs(const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options);
+
+/// Returns the tokens of one dataset of another kind than these: token files are mapped; text is tokenized through the
+/// cache, or in memory if there is no cache folder or the text is small (4 MiB); conversations are tokenized in memory.
 TokenStream open_tokens(const DatasetConfig& dataset, const Tokenizer& tokenizer, const OpenDataOptions& options);
 
 }  // namespace lehr::data

@@ -3,7 +3,6 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
-#include <simdjson.h>
 
 #include <algorithm>
 #include <string_view>
@@ -13,25 +12,11 @@
 #include "lehr/base/random.h"
 #include "lehr/data/byte_source.h"
 #include "lehr/data/corpus.h"
+#include "lehr/data/example_rows.h"
 #include "lehr/data/rows.h"
 
 namespace lehr::data {
 namespace {
-
-int64_t width_of(const PairsDataset& dataset, const SampleOrder& order, const BatchPlan& plan, int64_t step) {
-  size_t width = 1;
-  const auto size = plan.rows_of(order.size());
-  for (int64_t place = 0; place < plan.global_batch_size; ++place) {
-    const int64_t index = plan.first_sample(step) + place;
-    if (!size || index < *size) {
-      for (const auto& ids : dataset.example(order.at(index).sample)) {
-        width = std::max(width, ids.size());
-      }
-    }
-  }
-  const int64_t multiple = dataset.options().pad_to_multiple_of;
-  return std::min((static_cast<int64_t>(width) + multiple - 1) / multiple * multiple, dataset.options().max_length);
-}
 
 // Returns the place in the global batch of an example of this rank. The ranks' micro-batches alternate.
 int64_t place_of(int64_t example, const BatchPlan& plan, int64_t microbatch) {
@@ -42,7 +27,14 @@ int64_t place_of(int64_t example, const BatchPlan& plan, int64_t microbatch) {
 
 PairsBatch make_batch(
     const PairsDataset& dataset, const SampleOrder& order, const BatchPlan& plan, int64_t microbatch, int64_t step) {
-  const int64_t width = width_of(dataset, order, plan, step);
+  const int64_t width = padded_width(
+      order, plan, step, dataset.options().pad_to_multiple_of, dataset.options().max_length, [&](int64_t sample) {
+        size_t longest = 0;
+        for (const auto& ids : dataset.example(sample)) {
+          longest = std::max(longest, ids.size());
+        }
+        return static_cast<int64_t>(longest);
+      });
   const int64_t num_texts = dataset.options().num_texts(), rows = plan.num_rows * num_texts;
   const auto size = plan.rows_of(order.size());
   PairsBatch batch{
@@ -102,11 +94,7 @@ PairsDataset::PairsDataset(const std::filesystem::path& path, const Tokenizer& t
       path.string(),
       options_.max_length,
       options_.pad_to_multiple_of);
-  // A single file is read whatever its name is.
-  std::error_code unreadable;
-  const auto files =
-      std::filesystem::is_regular_file(path, unreadable) ? std::vector{path} : list_files({.path = path});
-  for (const auto& file : files) {
+  for (const auto& file : example_files(path)) {
     read(file, tokenizer);
   }
   require(!examples_.empty(), "{}: contains no pair of texts", path.string());
@@ -125,13 +113,9 @@ void PairsDataset::read(const std::filesystem::path& file, const Tokenizer& toke
     if (line.empty()) {
       continue;
     }
-    simdjson::dom::element value;
-    auto error = parser.parse(line.data(), line.size()).get(value);
-    if (std::string changed(line);
-        error == simdjson::STRING_ERROR && lone_surrogates_.replace(changed, file.string(), lines.line_number())) {
-      error = parser.parse(changed).get(value);
-    }
-    require(error == simdjson::SUCCESS, "{}: not valid JSON ({})", where, simdjson::error_message(error));
+    const simdjson::dom::element value = parse_row(parser, line, where, [&](std::string& json) {
+      return lone_surrogates_.replace(json, file.string(), lines.line_number());
+    });
     PairsExample& example = examples_.emplace_back();
     for (const std::string& key : keys) {
       std::string_view text;

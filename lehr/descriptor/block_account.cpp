@@ -244,7 +244,8 @@ Account ModelAccount::total() const {
 ModelAccount account_for(const DecoderForm& form, const std::vector<BlockConfig>& blocks, const Workload& work) {
   const int64_t table = product({form.vocab_size, form.hidden_size});
   const int64_t rows = product({form.head_rows, form.hidden_size});
-  const int64_t of_head = sum({form.tied_head ? 0 : rows, form.hidden_size});  // with the final norm
+  const int64_t bias = form.head_bias ? form.head_rows : 0;
+  const int64_t of_head = sum({form.tied_head ? 0 : rows, bias, form.hidden_size});  // with the final norm
   ModelAccount account{
       .embeddings = of_weights(table, table, 0, work), .layers = {}, .head = of_weights(of_head, of_head, rows, work)};
   account.head.prefill_flops = account.head.decode_flops;

@@ -38,6 +38,7 @@ struct DecoderForm {
   int64_t head_dim = 0;             ///< May differ from hidden_size / num_attention_heads.
   int64_t head_rows = 0;            ///< Rows of the output matrix: vocab_size, the labels of a classifier, or 0 without
                                     ///< a head.
+  bool head_bias = false;           ///< A bias for each of these rows.
   bool tied_head = false;           ///< The head shares the embeddings' matrix, which is stored and counted once.
   int64_t attention_norms = 1;      ///< Norms of hidden_size weights that belong to the attention: 2 with a norm before
                                     ///< and one after it (sandwich norms).

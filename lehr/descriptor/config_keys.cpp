@@ -24,7 +24,14 @@ constexpr std::pair<const char*, const char*> kDecidedBy[] = {
 
 // Keys of config.json that say nothing about the shape, or that the task decides.
 constexpr const char* kNotOfTheShape[] = {
-    "architectures", "classifier_dropout", "id2label", "label2id", "model_type", "torch_dtype", "use_cache"};
+    "architectures",
+    "classifier_dropout",
+    "id2label",
+    "label2id",
+    "model_type",
+    "token_classification_bias",
+    "torch_dtype",
+    "use_cache"};
 
 bool is_not_of_the_shape(const std::string& key) {
   return std::find(std::begin(kNotOfTheShape), std::end(kNotOfTheShape), key) != std::end(kNotOfTheShape);

@@ -13,6 +13,7 @@
 #include "lehr/config/node.h"
 #include "lehr/descriptor/block_account.h"
 #include "lehr/descriptor/block_config.h"
+#include "lehr/descriptor/head.h"
 #include "lehr/nn/activation_checkpoint.h"
 #include "lehr/nn/model.h"
 #include "lehr/pipeline/stage.h"
@@ -48,9 +49,6 @@ struct ModelOverrides {
   Node config_keys = Node::make_table();  ///< Other keys of config.json, which the family reads.
   void fields(FieldVisitor& v);
 };
-
-/// The head that reads a model's final hidden states.
-enum class Head { causal_lm, classification, embedding };
 
 /// Options for building one stage of a model.
 struct BuildOptions {
@@ -102,6 +100,8 @@ class ModelArgs {
   virtual Head head() const = 0;
   /// Replaces the head by a classification head.
   virtual void set_classification(int64_t num_labels, double dropout) = 0;
+  /// Replaces the head by one that classifies tokens.
+  virtual void set_token_classification(int64_t num_labels, double dropout) = 0;
   /// Replaces the head by an embedding head, whose embeddings are the final hidden states.
   virtual void set_embedding() = 0;
   virtual int64_t num_labels() const = 0;

@@ -23,9 +23,10 @@ descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderCo
   form.head_dim = config.head_dim;
   form.qk_norm = form.qk_norm || config.qk_norm;
   form.qkv_bias = form.qkv_bias || config.qkv_bias;
-  form.head_rows = config.head == descriptor::Head::causal_lm        ? config.vocab_size
-                   : config.head == descriptor::Head::classification ? config.num_labels
-                                                                     : 0;
+  form.head_rows = config.head == descriptor::Head::causal_lm ? config.vocab_size
+                   : descriptor::is_classifier(config.head)   ? config.num_labels
+                                                              : 0;
+  form.head_bias = config.head == descriptor::Head::token_classification && config.token_classification_bias;
   form.tied_head = config.head == descriptor::Head::causal_lm && config.tie_word_embeddings;
   for (int64_t layer = 0; !config.pattern.sliding.empty() && layer < config.num_hidden_layers; ++layer) {
     form.windows.push_back(config.pattern.window(layer).value_or(0));

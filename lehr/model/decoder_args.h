@@ -88,6 +88,10 @@ class DecoderArgs : public descriptor::ModelArgs {
     config_.num_labels = num_labels;
     config_.classifier_dropout = dropout;
   }
+  void set_token_classification(int64_t num_labels, double dropout) override {
+    set_classification(num_labels, dropout);
+    config_.head = descriptor::Head::token_classification;
+  }
   void set_embedding() override { config_.head = descriptor::Head::embedding; }
   int64_t num_labels() const override { return config_.num_labels; }
   int64_t vocab_size() const override { return config_.vocab_size; }
@@ -175,9 +179,14 @@ class DecoderArgs : public descriptor::ModelArgs {
           options.hidden_states_snapshot_mode,
           options.checkpointing);
     }
+    const bool per_token = config_.head == descriptor::Head::token_classification;
     return std::make_shared<Classification>(
         typename Classification::Parameters{
-            .model = backbone, .num_labels = config_.num_labels, .classifier_dropout = config_.classifier_dropout},
+            .model = backbone,
+            .num_labels = config_.num_labels,
+            .classifier_dropout = config_.classifier_dropout,
+            .per_token = per_token,
+            .score_bias = per_token && config_.token_classification_bias},
         options.stage,
         options.hidden_states_snapshot_mode,
         options.checkpointing);

@@ -41,7 +41,8 @@ struct DecoderConfig {
   std::map<std::string, int64_t> split_vocab_size = {};  ///< Empty: one segment. Not in config.json.
   std::vector<std::string> split_vocab_order = {};
   double classifier_dropout = 0;
-  std::optional<MoEConfig> moe = {};  ///< For families with experts.
+  bool token_classification_bias = true;  ///< Of the head, if it classifies tokens.
+  std::optional<MoEConfig> moe = {};      ///< For families with experts.
   /// One block config per layer if layers differ; empty if the fields above describe all layers.
   std::vector<descriptor::BlockConfig> block_configs = {};
   bool qkv_bias = false;                       ///< Biases of the query, key and value projections.

@@ -89,16 +89,35 @@ descriptor::Head read_head(const Node& config) {
   if (name.ends_with("ForCausalLM")) {
     return descriptor::Head::causal_lm;
   }
-  if (name.ends_with("ForSequenceClassification") || name.ends_with("ForTokenClassification")) {
+  if (name.ends_with("ForSequenceClassification")) {
     return descriptor::Head::classification;
+  }
+  if (name.ends_with("ForTokenClassification")) {
+    return descriptor::Head::token_classification;
   }
   if (name.ends_with("Model")) {
     return descriptor::Head::embedding;
   }
   fail(
-      "{}: architectures: expected ...ForCausalLM, ...ForSequenceClassification or ...Model, found {}",
+      "{}: architectures: expected ...ForCausalLM, ...ForSequenceClassification, ...ForTokenClassification or ...Model, "
+      "found {}",
       config.origin(),
       name);
+}
+
+// The end of an architecture's name, such as that of Qwen3ForCausalLM.
+const char* suffix_of(descriptor::Head head) {
+  switch (head) {
+    case descriptor::Head::causal_lm:
+      return "ForCausalLM";
+    case descriptor::Head::classification:
+      return "ForSequenceClassification";
+    case descriptor::Head::token_classification:
+      return "ForTokenClassification";
+    case descriptor::Head::embedding:
+      return "Model";
+  }
+  return "";
 }
 }  // namespace
 
@@ -137,7 +156,9 @@ DecoderConfig DecoderConfig::from_hf(const Node& config, std::span<const char* c
   }
   c.head = read_head(config);
   c.num_labels = count_labels(config);
-  c.classifier_dropout = double_or(config, "classifier_dropout", 0);
+  const bool of_tokens = c.head == descriptor::Head::token_classification;
+  c.classifier_dropout = double_or(config, "classifier_dropout", of_tokens ? 0.1 : 0);  // transformers' defaults
+  c.token_classification_bias = bool_or(config, "token_classification_bias", true);
   return c;
 }
 
@@ -235,15 +256,11 @@ Node to_hf(
     const std::string& model_type,
     const std::string& architecture_prefix,
     const std::string& dtype) {
-  const bool causal = c.head == descriptor::Head::causal_lm;
-  const bool scores = c.head == descriptor::Head::classification;
+  const bool scores = descriptor::is_classifier(c.head);
   auto optional_id = [](const std::optional<int64_t>& id) { return id ? Node(*id) : Node(); };
   Node node = Node::make_table();
   Node architectures = Node::make_list();
-  architectures.push_back(Node(
-      architecture_prefix + (causal   ? "ForCausalLM"
-                             : scores ? "ForSequenceClassification"
-                                      : "Model")));
+  architectures.push_back(Node(architecture_prefix + suffix_of(c.head)));
   node.set("architectures", architectures);
   node.set("attention_bias", Node(false));
   node.set("attention_dropout", Node(0.0));
@@ -294,6 +311,9 @@ Node to_hf(
     node.set("id2label", id2label);
     node.set("label2id", label2id);
     node.set("classifier_dropout", Node(c.classifier_dropout));
+    if (!c.token_classification_bias) {
+      node.set("token_classification_bias", Node(false));
+    }
   }
   return node;
 }

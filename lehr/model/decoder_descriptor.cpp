@@ -151,7 +151,7 @@ std::vector<descriptor::WeightGroupPredicate> DecoderNames::layer_name_predicate
   std::vector<descriptor::WeightGroupPredicate> predicates{
       {.group = "embeddings", .belongs = {.prefix = "model.embed_tokens.", .endings = {"weight"}}},
       {.group = "lm_head",
-       .belongs = {.prefix = "", .endings = {"model.norm.weight", "lm_head.weight", "score.weight"}}}};
+       .belongs = {.prefix = "", .endings = {"model.norm.weight", "lm_head.weight", "score.weight", "score.bias"}}}};
   for (int64_t layer = 0; layer < num_layers; ++layer) {
     const std::string prefix = layer_block_name(layer) + ".";
     const std::string group = "block_" + std::to_string(layer);

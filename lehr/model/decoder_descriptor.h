@@ -10,7 +10,7 @@ namespace lehr::model {
 /// The part of a decoder's descriptor that does not know the class of its layers: paths, and which modules and stored
 /// tensors belong to a sub-block. Those of the attention are the ones that a layer with attention_no_op lacks, and
 /// likewise for the feed-forward block; a norm that both use is stored with the attention. So norms, their number and
-/// all names are those that the layer declares. The final norm and a classifier's score.weight belong to "lm_head".
+/// all names are those that the layer declares. The final norm and a classifier's score belong to "lm_head".
 class DecoderNames : public descriptor::ModelDescriptor {
  public:
   /// `shape` is any valid model of the family.

@@ -42,7 +42,7 @@ double latent_parameters(const DecoderConfig& shape, const LatentAttentionConfig
 
 Totals totals_of(const DecoderConfig& shape, const std::vector<descriptor::BlockConfig>& blocks) {
   const double hidden = real(shape.hidden_size);
-  const double labels = shape.head == descriptor::Head::classification ? real(shape.num_labels) : 0;
+  const double labels = descriptor::is_classifier(shape.head) ? real(shape.num_labels) : 0;
   Totals totals{.parameters = hidden * (2 * real(shape.vocab_size) + labels)};
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
     const auto& block = blocks[layer];
@@ -84,7 +84,7 @@ void check_sizes(const DecoderConfig& shape, const std::string& where) {
   require_size(where, "num_key_value_heads", shape.num_key_value_heads);
   require_size(where, "head_dim", shape.head_dim);
   require_size(where, "max_position_embeddings", shape.max_position_embeddings);
-  if (shape.head == descriptor::Head::classification) {
+  if (descriptor::is_classifier(shape.head)) {
     require_size(where, "num_labels", shape.num_labels, kMostLabels);
   }
   if (shape.moe) {

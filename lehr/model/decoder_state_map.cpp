@@ -121,8 +121,8 @@ state::StateMap decoder_state_map(
         rows.push_back(parameters[part].parameter->shape()[0]);
       }
       maps.push_back(state::split(conv + "weight", parts, 0, rows));
-    } else if (name == "cls_head.score.weight") {
-      maps.push_back(state::rename("score.weight", name));
+    } else if (name == "cls_head.score.weight" || name == "cls_head.score.bias") {
+      maps.push_back(state::rename(name.substr(std::string("cls_head.").size()), name));
     } else {
       maps.push_back(state::identity({name}));
     }

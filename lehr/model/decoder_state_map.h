@@ -14,6 +14,7 @@ namespace lehr::model {
 /// | --- | --- |
 /// | model.embed_tokens.weight, lm_head.weight | rows, split over the segments of the vocabulary |
 /// | score.weight | cls_head.score.weight |
+/// | score.bias | cls_head.score.bias, of a token classifier |
 /// | ...mlp.gate.weight | ...mlp.router.gate.weight |
 /// | ...mlp.gate.e_score_correction_bias | ...mlp.router.expert_bias |
 /// | ...mlp.shared_experts.* | ...mlp.shared_expert.*, of an expert without a gate |

@@ -21,6 +21,8 @@ struct ForClassificationParameters {
   BackboneParameters model;
   int64_t num_labels;
   double classifier_dropout = 0;
+  bool per_token = false;   ///< A label for each token, not for each sequence.
+  bool score_bias = false;  ///< A bias for each label.
 };
 
 /// Parameters of a backbone with an embedding head.
@@ -179,7 +181,8 @@ class ForClassificationImpl : public WithHead<Backbone> {
       HiddenStatesAggregationMode hidden_states_snapshot_mode,
       ActivationCheckpointing enable_checkpointing)
       : WithHead<Backbone>(params.model, stage, hidden_states_snapshot_mode, enable_checkpointing),
-        num_labels_(params.num_labels) {
+        num_labels_(params.num_labels),
+        per_token_(params.per_token) {
     if (stage.is_current_stage_last()) {
       cls_head = this->register_module(
           "cls_head",
@@ -187,7 +190,8 @@ class ForClassificationImpl : public WithHead<Backbone> {
               params.model.layer.hidden_size,
               params.num_labels,
               params.classifier_dropout,
-              nn::Init::normal(params.model.layer.initializer_range)));
+              nn::Init::normal(params.model.layer.initializer_range),
+              params.score_bias));
     }
   }
 
@@ -206,12 +210,18 @@ class ForClassificationImpl : public WithHead<Backbone> {
   void infer_head_output(TensorDict& outputs) const override {
     if (cls_head) {
       const at::Tensor& hidden_states = outputs.at("hidden_states");
-      outputs["scores"] = this->wide_like(hidden_states, {hidden_states.size(0), num_labels_});
+      std::vector<int64_t> shape{hidden_states.size(0)};
+      if (per_token_) {
+        shape.push_back(hidden_states.size(1) * this->model->sequence_parts());
+      }
+      shape.push_back(num_labels_);
+      outputs["scores"] = this->wide_like(hidden_states, shape);
     }
   }
 
  private:
   int64_t num_labels_;
+  bool per_token_;
 };
 
 /// Its holder.

@@ -2,7 +2,10 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "lehr/base/error.h"
+#include "lehr/base/parallel.h"
 #include "lehr/base/random.h"
 #include "lehr/meter/on_meta.h"
 #include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
@@ -87,10 +90,11 @@ at::Tensor SplitLanguageModellingHeadImpl::logits(const at::Tensor& hidden_state
   return sharded_ ? sharded_->logits(hidden_states, whole_weight()) : at::linear(hidden_states, whole_weight());
 }
 
-ClassificationHeadImpl::ClassificationHeadImpl(int64_t hidden_size, int64_t num_labels, double dropout, Init init)
+ClassificationHeadImpl::ClassificationHeadImpl(
+    int64_t hidden_size, int64_t num_labels, double dropout, Init init, bool bias)
     : dropout_(dropout) {
   require(dropout >= 0 && dropout < 1, "classifier_dropout: expected 0 <= p < 1, found {}", dropout);
-  score = register_module("score", Linear(hidden_size, num_labels, init));
+  score = register_module("score", Linear(hidden_size, num_labels, init, bias));
 }
 
 void ClassificationHeadImpl::set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_row) {
@@ -111,14 +115,22 @@ at::Tensor ClassificationHeadImpl::dropout_mask(const at::Tensor& hidden_states,
   const at::Tensor pooled =
       pooling_mask.defined() ? pooling_mask.to(at::kBool).flatten().nonzero().flatten().cpu() : all;
   const RandomStream random(dropout_seed_, "classifier_dropout " + std::to_string(dropout_step_));
-  at::Tensor draws = at::empty({pooled.size(0), width}, at::kDouble);
-  for (int64_t i = 0; i < pooled.size(0); ++i) {
-    const int64_t token = pooled.const_data_ptr<int64_t>()[i];
-    const uint64_t row = dropout_row(dropout_first_row_ + token / tokens);
-    random.fill_uniform(
-        row + static_cast<uint64_t>(token % tokens * width), width, draws.mutable_data_ptr<double>() + i * width);
-  }
-  const at::Tensor kept = draws.ge(dropout_);
+  const int64_t chunk = tokens / static_cast<int64_t>(sequence_chunks_.size());
+  const at::Tensor kept = at::empty({pooled.size(0), width}, at::kBool);
+  const int64_t* const place = pooled.const_data_ptr<int64_t>();
+  bool* const out = kept.mutable_data_ptr<bool>();
+  parallel_for(0, pooled.size(0), 8, [&](int64_t begin, int64_t end) {
+    std::vector<double> draws(static_cast<size_t>(width));
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t token = place[i] % tokens;  // among those of this rank, and then in the sequence
+      const int64_t position = sequence_chunks_[static_cast<size_t>(token / chunk)] * chunk + token % chunk;
+      random.fill_uniform(
+          dropout_row(dropout_first_row_ + place[i] / tokens) + static_cast<uint64_t>(position * width),
+          width,
+          draws.data());
+      std::transform(draws.begin(), draws.end(), out + i * width, [&](double draw) { return draw >= dropout_; });
+    }
+  });
   return pooling_mask.defined() ? kept : kept.view(hidden_states.sizes());
 }
 

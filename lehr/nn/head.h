@@ -3,6 +3,8 @@
 
 #include <functional>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "lehr/nn/distillation.h"
 #include "lehr/nn/dropout.h"
@@ -78,7 +80,9 @@ LEHR_MODULE(SplitLanguageModellingHead);
 /// Scores sequences (or tokens): score(dropout(hidden)) at the pooled positions, in float32 (float64 for float64).
 class ClassificationHeadImpl : public Module, public DropoutModule {
  public:
-  ClassificationHeadImpl(int64_t hidden_size, int64_t num_labels, double dropout, Init init = Init::normal(0.02));
+  /// `bias` adds one to each label's score, as the heads of token classifiers in transformers do.
+  ClassificationHeadImpl(
+      int64_t hidden_size, int64_t num_labels, double dropout, Init init = Init::normal(0.02), bool bias = false);
 
   /// hidden_states (B, T, H), pooling_mask (B, T): the tokens at which it is not zero are pooled in order, (N,
   /// num_labels); without a mask every token is scored, (B, T, num_labels).
@@ -89,6 +93,10 @@ class ClassificationHeadImpl : public Module, public DropoutModule {
   /// use the following steps.
   void set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_row = 0) override;
 
+  /// Makes the dropout masks those of whole sequences from now on, if the hidden states hold the chunks with these
+  /// numbers of each sequence, of equal length and in this order. Default: {0}, whole sequences.
+  void set_sequence_chunks(std::vector<int64_t> chunks) { sequence_chunks_ = std::move(chunks); }
+
   Linear score{nullptr};
 
  private:
@@ -96,6 +104,7 @@ class ClassificationHeadImpl : public Module, public DropoutModule {
   uint64_t dropout_seed_ = 0;
   uint64_t dropout_step_ = 0;
   int64_t dropout_first_row_ = 0;
+  std::vector<int64_t> sequence_chunks_{0};
 
   at::Tensor dropout_mask(const at::Tensor& hidden_states, const at::Tensor& pooling_mask);
 };

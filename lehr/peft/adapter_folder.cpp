@@ -46,6 +46,13 @@ std::vector<std::string> target_modules(
   }
   return {words.begin(), words.end()};
 }
+
+// The kinds of tasks have PEFT's names.
+const char* task_type_of(descriptor::Head head) {
+  return head == descriptor::Head::causal_lm              ? "CAUSAL_LM"
+         : head == descriptor::Head::token_classification ? "TOKEN_CLS"
+                                                          : "SEQ_CLS";
+}
 }  // namespace
 
 bool is_adapter_folder(const fs::path& folder) {
@@ -90,7 +97,7 @@ Node adapter_config(
   }
   Node config = Node::make_table();
   config.set("peft_type", Node("LORA"));
-  config.set("task_type", Node(head == descriptor::Head::causal_lm ? "CAUSAL_LM" : "SEQ_CLS"));
+  config.set("task_type", Node(task_type_of(head)));
   config.set("base_model_name_or_path", Node(base_model));
   config.set("r", Node(usual.r));
   config.set("lora_alpha", number(usual.alpha));

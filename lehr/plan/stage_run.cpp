@@ -20,18 +20,25 @@ train::Batch synthetic_batch(const train::TrainConfig& config, int64_t rows, int
                             : (at::arange(c10::multiply_integers(shape), options) * 7919).remainder(below).view(shape);
   };
   train::Batch whole{{"input_ids", numbers({rows, tokens}, vocab_size)}};
-  if (train::reads_whole_texts(config.training.task)) {
-    if (config.training.task == train::TaskKind::embedding) {
+  const train::TaskKind task = config.training.task;
+  if (train::reads_whole_texts(task)) {
+    whole["attention_mask"] = at::ones({rows, tokens}, options.dtype(at::kBool));
+  }
+  if (train::reads_one_position(task)) {
+    if (task == train::TaskKind::embedding) {
       whole["valid"] = at::ones({rows}, options.dtype(at::kBool));
     } else {
       whole["labels"] = numbers({rows}, config.training.num_labels);
     }
-    whole["attention_mask"] = at::ones({rows, tokens}, options.dtype(at::kBool));
     whole["pooling_mask"] = at::zeros({rows, tokens}, options.dtype(at::kBool));
     whole["pooling_mask"].narrow(1, tokens - 1, 1).fill_(true);
+    return whole;
+  }
+  whole["position_ids"] = at::arange(tokens, options).repeat({rows, 1});
+  if (task == train::TaskKind::token_classification) {
+    whole["labels"] = numbers({rows, tokens}, config.training.num_labels);
   } else {
     whole["labels"] = numbers({rows, tokens}, vocab_size);
-    whole["position_ids"] = at::arange(tokens, options).repeat({rows, 1});
     whole["document_ids"] = numbers({rows, tokens}, 1);
   }
   return whole;

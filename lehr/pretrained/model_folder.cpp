@@ -50,9 +50,14 @@ ModelFolder ModelFolder::open(const fs::path& path, const descriptor::ModelFamil
   }
   folder.args = families.from_hf_folder(folder.base);
   const state::WeightReader reader(path, peft::kAdapterStem);
-  const std::string head = std::string(peft::kAdapterPrefix) + "score.weight";
-  if (reader.has(head) && folder.args->head() != descriptor::Head::classification) {
-    folder.args->set_classification(reader.info(head).shape.front(), /*dropout=*/0);
+  const std::string head = std::string(peft::kAdapterPrefix) + "score.";
+  if (reader.has(head + "weight") && !descriptor::is_classifier(folder.args->head())) {
+    const int64_t num_labels = reader.info(head + "weight").shape.front();
+    if (reader.has(head + "bias")) {  // as token classifiers have
+      folder.args->set_token_classification(num_labels, /*dropout=*/0);
+    } else {
+      folder.args->set_classification(num_labels, /*dropout=*/0);
+    }
   }
   return folder;
 }

@@ -101,8 +101,9 @@ state::StateMap checkpoint_map(const descriptor::ModelArgs& args, const state::W
 }
 
 std::set<std::string> heads_beside(const descriptor::ModelArgs& args) {
-  return args.head() == descriptor::Head::embedding ? std::set<std::string>{"lm_head.weight", "score.weight"}
-                                                    : std::set<std::string>{};
+  return args.head() == descriptor::Head::embedding
+             ? std::set<std::string>{"lm_head.weight", "score.weight", "score.bias"}
+             : std::set<std::string>{};
 }
 
 state::TensorSpecs parameter_specs(const nn::Module& model) {

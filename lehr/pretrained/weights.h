@@ -34,7 +34,7 @@ struct LoadRules {
 };
 
 /// Stored heads that a checkpoint may have beside the tensors of such a model: an embedding model may start from a
-/// language model or a classifier.
+/// language model or a classifier of texts or of tokens.
 std::set<std::string> heads_beside(const descriptor::ModelArgs& args);
 
 /// Accepted differences between a checkpoint and a model. Names are those of the checkpoint's tensors.

@@ -2,6 +2,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/nn/attention.h"
+#include "lehr/nn/head.h"
 #include "lehr/nn/low_rank_adapter.h"
 #include "lehr/shard/context_attention.h"
 #include "lehr/shard/context_delta.h"
@@ -92,6 +93,9 @@ void follow_whole_sequences(const mesh::DistributedContext& context, const torch
   for (const auto& module : root.modules(/*include_self=*/false)) {
     if (auto* adapter = dynamic_cast<nn::LowRankAdapter*>(module.get())) {
       adapter->set_sequence_chunks({context_chunk(0, rank, ranks), context_chunk(1, rank, ranks)});
+    }
+    if (auto* classifier = dynamic_cast<nn::ClassificationHeadImpl*>(module.get())) {
+      classifier->set_sequence_chunks({context_chunk(0, rank, ranks), context_chunk(1, rank, ranks)});
     }
   }
 }

@@ -35,7 +35,8 @@ void parallelize_context(
     torch::nn::Module& module,
     ContextParallelMethod method = ContextParallelMethod::all_gather);
 
-/// Makes the dropout masks of adapters under `root` those of whole sequences. Does nothing with one cp rank.
+/// Makes the dropout masks of adapters and of a classifier under `root` those of whole sequences. Does nothing with one
+/// cp rank.
 void follow_whole_sequences(const mesh::DistributedContext& context, const torch::nn::Module& root);
 
 /// Makes rotary angles that depend on the sequence length use that of whole sequences, of which a rank has a part. Does

@@ -34,56 +34,43 @@ class LanguageStream : public BatchStream {
   data::BatchLoader loader_;
 };
 
-class ClassificationStream : public BatchStream {
+Batch batch_of(data::ClassificationBatch&& batch) {
+  return {
+      {"input_ids", batch.input_ids},
+      {"attention_mask", batch.attention_mask},
+      {"pooling_mask", batch.pooling_mask},
+      {"labels", batch.labels}};
+}
+
+Batch batch_of(data::TokenClassificationBatch&& batch) {
+  return {
+      {"input_ids", batch.input_ids},
+      {"position_ids", batch.position_ids},
+      {"attention_mask", batch.attention_mask},
+      {"labels", batch.labels}};
+}
+
+Batch batch_of(data::PairsBatch&& batch) {
+  return {
+      {"input_ids", batch.input_ids},
+      {"attention_mask", batch.attention_mask},
+      {"pooling_mask", batch.pooling_mask},
+      {"valid", batch.valid}};
+}
+
+template <class Loader>
+class ExampleStream : public BatchStream {
  public:
-  ClassificationStream(
-      std::shared_ptr<const data::ClassificationDataset> dataset,
-      const data::SampleOrder::Options& order,
-      const data::BatchPlan& plan,
-      const data::PrefetchOptions& prefetch)
-      : loader_(std::move(dataset), order, plan, prefetch) {}
+  template <class... Args>
+  explicit ExampleStream(const Args&... args) : loader_(args...) {}
 
   std::optional<Batch> next() override {
     auto batch = loader_.next();
-    if (!batch) {
-      return std::nullopt;
-    }
-    return Batch{
-        {"input_ids", batch->input_ids},
-        {"attention_mask", batch->attention_mask},
-        {"pooling_mask", batch->pooling_mask},
-        {"labels", batch->labels}};
+    return batch ? std::optional(batch_of(std::move(*batch))) : std::nullopt;
   }
 
  private:
-  data::ClassificationLoader loader_;
-};
-
-// Counts sequences like the others; its dataset counts examples.
-class PairsStream : public BatchStream {
- public:
-  PairsStream(
-      std::shared_ptr<const data::PairsDataset> dataset,
-      const data::SampleOrder::Options& order,
-      const data::BatchPlan& plan,
-      std::optional<int64_t> microbatch,
-      const data::PrefetchOptions& prefetch)
-      : loader_(dataset, order, plan, microbatch, prefetch) {}
-
-  std::optional<Batch> next() override {
-    auto batch = loader_.next();
-    if (!batch) {
-      return std::nullopt;
-    }
-    return Batch{
-        {"input_ids", batch->input_ids},
-        {"attention_mask", batch->attention_mask},
-        {"pooling_mask", batch->pooling_mask},
-        {"valid", batch->valid}};
-  }
-
- private:
-  data::PairsLoader loader_;
+  Loader loader_;
 };
 
 // The plan of examples that take `texts` sequences each.
@@ -124,15 +111,8 @@ RowShare fitting(const RowShare& rows, int64_t size) {
   return rows.count == rows.global && size > 0 ? RowShare::all(std::min(rows.global, size)) : rows;
 }
 
-data::PrefetchOptions prefetch_of(const TrainConfig& config) {
-  return {.num_workers = config.data.num_workers, .depth = config.data.prefetch};
-}
-
-RunData open_language(
-    const TrainConfig& config, const data::Tokenizer& tokenizer, const data::OpenDataOptions& options) {
-  const data::PrefetchOptions prefetch = prefetch_of(config);
+RunData serve_language(const data::LanguageData& opened, const data::PrefetchOptions& prefetch) {
   RunData run;
-  const data::LanguageData opened = data::open_data(config.data, tokenizer, options);
   run.fingerprint = opened.train->fingerprint();
   run.num_train_rows = opened.train->size();
   run.train = [train = opened.train, prefetch](const RowShare& rows, int64_t start) {
@@ -151,73 +131,84 @@ RunData open_language(
   return run;
 }
 
-data::SampleOrder::Options order_of(const TrainConfig& config, const data::OpenDataOptions& options) {
-  return {.seed = options.seed, .shuffle = config.data.shuffle, .repeat = config.data.repeat};
-}
-
-constexpr data::SampleOrder::Options kHeldOut{.shuffle = false, .repeat = false};
-
-RunData open_labels(const TrainConfig& config, const data::Tokenizer& tokenizer, const data::OpenDataOptions& options) {
-  const data::PrefetchOptions prefetch = prefetch_of(config);
-  RunData run;
-  const data::ClassificationData opened = data::open_classification(config.data, tokenizer, options);
-  require(
-      opened.train->num_labels() <= config.training.num_labels,
-      "training.num_labels: expected at least {}, the number of labels in the data, found {}",
-      opened.train->num_labels(),
-      config.training.num_labels);
-  require(
-      !opened.validation || opened.validation->num_labels() <= config.training.num_labels,
-      "training.num_labels: expected at least {}, the number of labels in data.validation_path, found {}",
-      opened.validation ? opened.validation->num_labels() : 0,
-      config.training.num_labels);
-  const data::SampleOrder::Options order = order_of(config, options);
-  run.fingerprint = opened.train->fingerprint(order);
-  run.num_train_rows = order.repeat ? std::nullopt : std::optional(opened.train->size());
-  run.train = [train = opened.train, order, prefetch](const RowShare& rows, int64_t start) {
-    return std::make_unique<ClassificationStream>(train, order, plan_of(rows, start, true), prefetch);
-  };
-  run.train_once = [train = opened.train, order, prefetch](const RowShare& rows, std::optional<int64_t> max_rows) {
-    return std::make_unique<ClassificationStream>(train, order, plan_of(rows, 0, false, max_rows), prefetch);
-  };
-  if (opened.validation) {
-    run.num_validation_rows = opened.validation->size();
-    run.validation = [validation = opened.validation, prefetch](const RowShare& rows, std::optional<int64_t> max_rows) {
-      return std::make_unique<ClassificationStream>(
-          validation, kHeldOut, plan_of(fitting(rows, validation->size()), 0, false, max_rows), prefetch);
-    };
-  }
-  return run;
-}
-
-RunData open_pairs(const TrainConfig& config, const data::Tokenizer& tokenizer, const data::OpenDataOptions& options) {
-  const data::PrefetchOptions prefetch = prefetch_of(config);
-  const data::PairsData opened = data::open_pairs(config.data, tokenizer, options);
-  const data::SampleOrder::Options order = order_of(config, options);
-  const int64_t texts = config.data.rows_per_example(), together = config.training.local_batch_size / texts;
+// Streams of examples that take `texts` sequences each. `make` opens one from a dataset, its order and a plan of
+// examples, for training steps or for one pass.
+template <class Dataset, class Make>
+RunData serve_examples(
+    const data::Examples<Dataset>& opened, const data::SampleOrder::Options& order, int64_t texts, const Make& make) {
   RunData run;
   run.fingerprint = opened.train->fingerprint(order);
   run.num_train_rows = order.repeat ? std::nullopt : std::optional(opened.train->size() * texts);
-  run.train = [train = opened.train, order, prefetch, texts, together](const RowShare& rows, int64_t start) {
-    return std::make_unique<PairsStream>(
-        train, order, plan_of_examples(plan_of(rows, start, true), texts), together, prefetch);
+  run.train = [=, train = opened.train](const RowShare& rows, int64_t start) {
+    return make(train, order, plan_of_examples(plan_of(rows, start, true), texts), /*steps=*/true);
   };
-  const auto once = [prefetch, texts](
-                        const auto& dataset, const auto& sorted, const RowShare& rows, std::optional<int64_t> most) {
-    return std::make_unique<PairsStream>(
-        dataset, sorted, plan_of_examples(plan_of(rows, 0, false, most), texts), std::nullopt, prefetch);
-  };
-  run.train_once = [train = opened.train, order, once](const RowShare& rows, std::optional<int64_t> max_rows) {
-    return once(train, order, rows, max_rows);
+  run.train_once = [=, train = opened.train](const RowShare& rows, std::optional<int64_t> max_rows) {
+    return make(train, order, plan_of_examples(plan_of(rows, 0, false, max_rows), texts), /*steps=*/false);
   };
   if (opened.validation) {
     run.num_validation_rows = opened.validation->size() * texts;
-    run.validation = [validation = opened.validation, once, texts](
-                         const RowShare& rows, std::optional<int64_t> max_rows) {
-      return once(validation, kHeldOut, fitting(rows, validation->size() * texts), max_rows);
+    run.validation = [=, held_out = opened.validation](const RowShare& rows, std::optional<int64_t> max_rows) {
+      const data::SampleOrder::Options as_stored{.shuffle = false, .repeat = false};
+      const RowShare wanted = fitting(rows, held_out->size() * texts);
+      return make(held_out, as_stored, plan_of_examples(plan_of(wanted, 0, false, max_rows), texts), /*steps=*/false);
     };
   }
   return run;
+}
+
+template <class Loader, class Dataset>
+RunData serve_labels(
+    const data::Examples<Dataset>& opened,
+    const data::SampleOrder::Options& order,
+    int64_t num_labels,
+    const data::PrefetchOptions& prefetch) {
+  for (const auto& [dataset, name] :
+       {std::pair(opened.train, "the data"), std::pair(opened.validation, "data.validation_path")}) {
+    require(
+        !dataset || dataset->num_labels() <= num_labels,
+        "training.num_labels: expected at least {}, the number of labels in {}, found {}",
+        dataset ? dataset->num_labels() : 0,
+        name,
+        num_labels);
+  }
+  return serve_examples(
+      opened, order, 1, [prefetch](const auto& dataset, const auto& sorted, const data::BatchPlan& plan, bool) {
+        return std::make_unique<ExampleStream<Loader>>(dataset, sorted, plan, prefetch);
+      });
+}
+
+// In training steps the examples of a micro-batch of all ranks are consecutive.
+RunData serve_pairs(
+    const data::Examples<data::PairsDataset>& opened,
+    const data::SampleOrder::Options& order,
+    int64_t texts,
+    int64_t microbatch,
+    const data::PrefetchOptions& prefetch) {
+  return serve_examples(
+      opened, order, texts, [=](const auto& dataset, const auto& sorted, const data::BatchPlan& plan, bool steps) {
+        const std::optional<int64_t> together = steps ? std::optional(microbatch) : std::nullopt;
+        return std::make_unique<ExampleStream<data::PairsLoader>>(dataset, sorted, plan, together, prefetch);
+      });
+}
+
+void check_kind_of_data(const TrainConfig& config) {
+  struct Kind {
+    TaskKind task;
+    data::DatasetKind data;
+    const char* name;
+  };
+  for (const auto& [task, kind, name] :
+       {Kind{TaskKind::classification, data::DatasetKind::classification, "classification"},
+        Kind{TaskKind::token_classification, data::DatasetKind::token_classification, "token_classification"},
+        Kind{TaskKind::embedding, data::DatasetKind::pairs, "pairs"}}) {
+    const bool wanted = config.training.task == task;
+    require(
+        config.data.has(kind) == wanted,
+        "data.datasets: training.task is {}, so the data must {} of kind \"{}\"",
+        name_of(config.training.task),
+        wanted ? "be" : "not be",
+        name);
+  }
 }
 }  // namespace
 
@@ -226,16 +217,7 @@ RunData open_run_data(
     const data::Tokenizer& tokenizer,
     int64_t vocab_size,
     const std::function<void(const std::string&)>& inform) {
-  const TaskKind task = config.training.task;
-  const bool classification = task == TaskKind::classification;
-  require(
-      config.data.is_classification() == classification,
-      "data.datasets: training.task is {}, so the data must {} of kind \"classification\"",
-      classification                ? "classification"
-      : task == TaskKind::embedding ? "embedding"
-      : task == TaskKind::sft       ? "sft"
-                                    : "causal_lm",
-      classification ? "be" : "not be");
+  check_kind_of_data(config);
   const auto seed = static_cast<uint64_t>(config.data.seed.value_or(config.debug.seed));
   const data::OpenDataOptions options{
       .seq_len = config.training.seq_len,
@@ -243,10 +225,27 @@ RunData open_run_data(
       .seed = seed,
       .cache_folder = std::filesystem::path(config.job.dump_folder) / "cache",
       .inform = inform,
-      .chat_template = config.data.has_chat() ? chat_template_of(config) : nullptr};
-  return classification                ? open_labels(config, tokenizer, options)
-         : task == TaskKind::embedding ? open_pairs(config, tokenizer, options)
-                                       : open_language(config, tokenizer, options);
+      .chat_template = config.data.has(data::DatasetKind::chat) ? chat_template_of(config) : nullptr};
+  const data::PrefetchOptions prefetch{.num_workers = config.data.num_workers, .depth = config.data.prefetch};
+  const data::SampleOrder::Options order{.seed = seed, .shuffle = config.data.shuffle, .repeat = config.data.repeat};
+  const TrainingConfig& training = config.training;
+  switch (training.task) {
+    case TaskKind::classification:
+      return serve_labels<data::ClassificationLoader>(
+          data::open_classification(config.data, tokenizer, options), order, training.num_labels, prefetch);
+    case TaskKind::token_classification:
+      return serve_labels<data::TokenClassificationLoader>(
+          data::open_token_classification(config.data, tokenizer, options), order, training.num_labels, prefetch);
+    case TaskKind::embedding: {
+      const int64_t texts = config.data.rows_per_example();
+      return serve_pairs(
+          data::open_pairs(config.data, tokenizer, options), order, texts, training.local_batch_size / texts, prefetch);
+    }
+    case TaskKind::causal_lm:
+    case TaskKind::sft:
+      break;
+  }
+  return serve_language(data::open_data(config.data, tokenizer, options), prefetch);
 }
 
 }  // namespace lehr::train

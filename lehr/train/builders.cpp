@@ -9,20 +9,26 @@ namespace lehr::train {
 
 namespace {
 void choose_head(const TrainConfig& config, descriptor::ModelArgs& args) {
-  if (config.training.task == TaskKind::classification) {
-    args.set_classification(config.training.num_labels, config.training.classifier_dropout);
-    return;
-  }
-  if (config.training.task == TaskKind::embedding) {
-    args.set_embedding();
-    return;
+  const TrainingConfig& training = config.training;
+  switch (head_of(training.task)) {
+    case descriptor::Head::classification:
+      args.set_classification(training.num_labels, training.classifier_dropout);
+      return;
+    case descriptor::Head::token_classification:
+      args.set_token_classification(training.num_labels, training.classifier_dropout);
+      return;
+    case descriptor::Head::embedding:
+      args.set_embedding();
+      return;
+    case descriptor::Head::causal_lm:
+      break;
   }
   require(
       args.head() == descriptor::Head::causal_lm,
-      "model.hf_assets_path: {} holds {}",
+      "model.hf_assets_path: {} holds {}; set training.task = \"{}\"",
       config.model.hf_assets_path,
-      args.head() == descriptor::Head::classification ? "a classifier; set training.task = \"classification\""
-                                                      : "a backbone without a head; set training.task = \"embedding\"");
+      descriptor::model_with(args.head()),
+      descriptor::name_of(args.head()));
 }
 
 // A new model uses the tokenizer's special tokens; a model folder has its own.
@@ -116,6 +122,9 @@ std::shared_ptr<nn::Model> build_model(
 std::unique_ptr<TrainTask> build_task(const TrainConfig& config) {
   if (config.training.task == TaskKind::classification) {
     return std::make_unique<ClassificationTask>();
+  }
+  if (config.training.task == TaskKind::token_classification) {
+    return std::make_unique<TokenClassificationTask>();
   }
   if (config.training.task == TaskKind::embedding) {
     return std::make_unique<EmbeddingTask>(EmbeddingTask::Options{

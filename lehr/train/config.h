@@ -14,6 +14,7 @@
 #include "lehr/optim/optimizer_config.h"
 #include "lehr/peft/peft_config.h"
 #include "lehr/shard/options.h"
+#include "lehr/train/task_kind.h"
 
 namespace lehr::train {
 
@@ -38,12 +39,6 @@ struct TokenizerConfig {
   void fields(FieldVisitor& v);
 };
 
-enum class TaskKind { causal_lm, classification, embedding, sft };
-/// Returns whether the task reads one position of each text: its data are examples of their own width, not a stream of
-/// tokens.
-inline bool reads_whole_texts(TaskKind task) {
-  return task == TaskKind::classification || task == TaskKind::embedding;
-}
 /// Distribution of layers over pipeline stages: the same number in each, or balanced by FLOPs.
 enum class PipelineBalance { even, cost };
 enum class Precision { float32, bfloat16, float64 };

@@ -44,7 +44,7 @@ void DistillationConfig::check_run(Problems& problems, const TrainingConfig& tra
         "distillation.teacher",
         fmt::format(
             "{} has no token distribution to compare; use training.task = \"causal_lm\" or \"sft\", or remove the key",
-            training.task == TaskKind::classification ? "a classifier" : "an embedding model"));
+            descriptor::model_with(head_of(training.task))));
   }
   if (training.cuda_graphs) {
     problems.add("distillation.teacher", "the teacher's work is not recorded; remove training.cuda_graphs");

@@ -6,7 +6,7 @@
 namespace lehr::train {
 
 void TrainingConfig::task_fields(FieldVisitor& v) {
-  v.optional("num_labels", num_labels, "Classification: number of classes.", at_least(2));
+  v.optional("num_labels", num_labels, "Classification: number of classes, of texts or of words.", at_least(2));
   v.optional(
       "classifier_dropout",
       classifier_dropout,
@@ -24,7 +24,7 @@ namespace {
 void check_pairs(const TrainConfig& config, Problems& problems) {
   const auto& [training, data, validation] = std::tie(config.training, config.data, config.validation);
   const bool embeds = training.task == TaskKind::embedding;
-  if (embeds != data.is_pairs() && !data.datasets.empty()) {
+  if (embeds != data.has(data::DatasetKind::pairs) && !data.datasets.empty()) {
     problems.add(
         "data.datasets.0.kind",
         embeds ? "training.task = \"embedding\" needs pairs: set kind = \"pairs\""
@@ -45,7 +45,7 @@ void check_pairs(const TrainConfig& config, Problems& problems) {
 }  // namespace
 
 void TrainConfig::check_task(Problems& problems) const {
-  if (training.task == TaskKind::sft && !data.has_chat()) {
+  if (training.task == TaskKind::sft && !data.has(data::DatasetKind::chat)) {
     problems.add("training.task", "sft needs conversations: a dataset with kind = \"chat\"");
   }
   for (size_t i = 0; i < data.datasets.size() && training.task != TaskKind::sft; ++i) {
@@ -57,8 +57,7 @@ void TrainConfig::check_task(Problems& problems) const {
     problems.add(
         "sample.prompt",
         fmt::format(
-            "only a causal language model can continue a prompt, but training.task is \"{}\"",
-            training.task == TaskKind::classification ? "classification" : "embedding"));
+            "only a causal language model can continue a prompt, but training.task is \"{}\"", name_of(training.task)));
   }
   check_pairs(*this, problems);
 }

@@ -39,8 +39,9 @@ pretrained::LoadRules rules_of(const TrainConfig& config, const descriptor::Mode
       .may_have = pretrained::heads_beside(args),
       .exclude = config.checkpoint.excluded_weights(),
       .strict = config.checkpoint.initial_load_strict};
-  if (args.head() == descriptor::Head::classification) {
-    rules.may_lack.insert("score.weight");  // a classifier may start from a language model
+  if (descriptor::is_classifier(args.head())) {  // may start from a language model
+    rules.may_lack.insert("score.weight");
+    rules.may_lack.insert("score.bias");
   }
   return rules;
 }

@@ -33,8 +33,12 @@ void check_pipeline(const TrainConfig& config) {
 }
 
 // Context parallelism cuts sequences into two parts per rank, tensor parallelism cuts each of these into one per rank.
+int64_t sequence_parts(const mesh::DeviceMeshParameters& mesh) {
+  return (mesh.context_parallel > 1 ? 2 * mesh.context_parallel : 1) * mesh.tensor_parallel;
+}
+
 void check_sequence_parts(int64_t seq_len, const mesh::DeviceMeshParameters& mesh) {
-  const int64_t parts = (mesh.context_parallel > 1 ? 2 * mesh.context_parallel : 1) * mesh.tensor_parallel;
+  const int64_t parts = sequence_parts(mesh);
   std::vector<std::string> causes;
   if (mesh.context_parallel > 1) {
     causes.push_back(
@@ -56,11 +60,11 @@ void check_model_on_mesh(
     TaskKind task, int64_t seq_len, const descriptor::ModelArgs& args, const mesh::DeviceMeshParameters& mesh) {
   check_sequence_parts(seq_len, mesh);
   require(
-      mesh.context_parallel == 1 || !reads_whole_texts(task),
+      mesh.context_parallel == 1 || !reads_one_position(task),
       "parallelism.context_parallel_degree: {} reads one position of a whole sequence; expected 1 for training.task = "
       "\"{}\", found {}",
-      task == TaskKind::classification ? "a classifier" : "an embedding head",
-      task == TaskKind::classification ? "classification" : "embedding",
+      descriptor::model_with(head_of(task)),
+      name_of(task),
       mesh.context_parallel);
   require(
       mesh.expert_parallel == 1 || args.has_experts(),
@@ -77,6 +81,14 @@ void check_padding(const TrainConfig& config, const mesh::DeviceMeshParameters& 
       multiple % mesh.tensor_parallel == 0,
       "data.datasets.0.pad_to_multiple_of: must be a multiple of parallelism.tensor_parallel_degree ({}), so that "
       "texts have the same padding as on one device, found {}",
+      mesh.tensor_parallel,
+      multiple);
+  require(
+      multiple % sequence_parts(mesh) == 0,
+      "data.datasets.0.pad_to_multiple_of: must be a multiple of {} for parallelism.context_parallel_degree {} (twice "
+      "that, to balance the load of ranks) times tensor_parallel_degree {}, found {}",
+      sequence_parts(mesh),
+      mesh.context_parallel,
       mesh.tensor_parallel,
       multiple);
 }

@@ -17,13 +17,15 @@ struct TrainingFlops {
   double per_pair = 0;   // of attention, for a query and a key that it sees
 };
 
-nn::ModelInputs sequence_on_meta(int64_t tokens) {
+nn::ModelInputs sequence_on_meta(int64_t tokens, descriptor::Head head) {
   const auto options = at::TensorOptions().device(at::kMeta).dtype(at::kLong);
   nn::ModelInputs inputs;
   inputs.input_ids = at::empty({1, tokens}, options);
   inputs.labels = at::empty({1, tokens}, options);
   inputs.position_ids = at::empty({1, tokens}, options);
-  inputs.pooling_mask = at::empty({1, tokens}, options.dtype(at::kBool));
+  if (head != descriptor::Head::token_classification) {
+    inputs.pooling_mask = at::empty({1, tokens}, options.dtype(at::kBool));
+  }
   return inputs;
 }
 
@@ -37,7 +39,7 @@ TrainingFlops measure(TrainConfig config, const descriptor::ModelArgs& args, con
   nn::materialize(*model, at::kMeta, at::kFloat);
   model->eval();
   const OperationMeter meter;
-  for (const auto& [name, output] : model->forward(sequence_on_meta(tokens)).to_dict()) {
+  for (const auto& [name, output] : model->forward(sequence_on_meta(tokens, args.head())).to_dict()) {
     if (output.requires_grad() && (name == "logps" || name == "scores" || name == "embeddings")) {
       output.sum().backward();
     }

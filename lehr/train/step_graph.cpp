@@ -23,7 +23,7 @@ void check_cuda_graphs(const TrainConfig& config, at::Device device, int64_t ran
       !reads_whole_texts(config.training.task),
       "{}: the sequences of {} differ in length, but a graph has one shape; remove the key",
       key,
-      config.training.task == TaskKind::classification ? "a classifier" : "an embedding model");
+      descriptor::model_with(head_of(config.training.task)));
   require(
       config.peft.dropout == 0,
       "{}: dropout (peft.dropout = {}) draws new masks in every step, but a graph repeats one; remove one of the two",

@@ -83,4 +83,28 @@ std::map<std::string, at::Tensor> ClassificationTask::compute_metrics(
   return {{"accuracy", outputs.scores.argmax(-1).eq(pooled_labels(batch)).sum()}};
 }
 
+nn::ModelInputs TokenClassificationTask::build_forward_inputs(const Batch& batch) const {
+  nn::ModelInputs inputs;
+  inputs.input_ids = batch.at("input_ids");
+  inputs.position_ids = batch.at("position_ids");
+  inputs.attention_mask.key_padding = batch.at("attention_mask");
+  inputs.attention_mask.sequence_ends = sequence_ends_of(batch);
+  return inputs;
+}
+
+int64_t TokenClassificationTask::count_valid(const Batch& batch) const {
+  return batch.at("labels").ne(nn::kIgnoreIndex).sum().item<int64_t>();
+}
+
+at::Tensor TokenClassificationTask::compute_loss(const nn::ModelOutputs& outputs, const Batch& batch) const {
+  return at::cross_entropy_loss(
+      outputs.scores.flatten(0, 1), batch.at("labels").flatten(), {}, at::Reduction::Sum, nn::kIgnoreIndex);
+}
+
+// No label has the number of ignored tokens.
+std::map<std::string, at::Tensor> TokenClassificationTask::compute_metrics(
+    const nn::ModelOutputs& outputs, const Batch& batch) const {
+  return {{"accuracy", outputs.scores.argmax(-1).eq(batch.at("labels")).sum()}};
+}
+
 }  // namespace lehr::train

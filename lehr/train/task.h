@@ -76,4 +76,14 @@ class ClassificationTask : public TrainTask {
   static at::Tensor pooled_labels(const Batch& batch);
 };
 
+/// A label for some of the tokens; reports 'accuracy'. Batches have input_ids, position_ids, attention_mask and labels
+/// (-100 for other tokens), (B, T) each, and maybe sequence_ends (ops::AttentionMask).
+class TokenClassificationTask : public TrainTask {
+ public:
+  nn::ModelInputs build_forward_inputs(const Batch& batch) const override;
+  int64_t count_valid(const Batch& batch) const override;
+  at::Tensor compute_loss(const nn::ModelOutputs& outputs, const Batch& batch) const override;
+  std::map<std::string, at::Tensor> compute_metrics(const nn::ModelOutputs& outputs, const Batch& batch) const override;
+};
+
 }  // namespace lehr::train

@@ -16,7 +16,11 @@ at::Tensor shifted(const at::Tensor& labels) {
 }
 
 bool is_classifier(const descriptor::ModelArgs& args) {
-  return args.head() == descriptor::Head::classification;
+  return descriptor::is_classifier(args.head());
+}
+
+bool classifies_tokens(const descriptor::ModelArgs& args) {
+  return args.head() == descriptor::Head::token_classification;
 }
 
 /// The inputs of this rank for whole sequences on the host, by the names that a batch has.
@@ -38,6 +42,9 @@ nn::ModelInputs inputs_of(train::Batch whole, const train::Ranks& ranks, at::Dev
 }
 
 train::Batch classifier_batch(const descriptor::ModelArgs& args, const at::Tensor& input_ids, const at::Tensor& mask) {
+  if (classifies_tokens(args)) {
+    return {{"input_ids", input_ids}, {"attention_mask", mask.to(at::kBool)}};
+  }
   // The rightmost token that is not padding.
   const int64_t pad = args.pad_token_id().value_or(-1);
   const at::Tensor positions = at::arange(input_ids.size(1), input_ids.options());
@@ -105,6 +112,10 @@ class Outputs {
       }
       comparison_.compare_in(
           comparison_.reference(), "hidden.final_norm", whole(outputs.hidden_states, tokens), visible);
+    }
+    if (classifies_tokens(args_)) {
+      comparison_.compare_in(comparison_.reference(), "logits", outputs.scores.narrow(1, 0, tokens), visible);
+      return;
     }
     if (masked) {
       comparison_.compare("logits", outputs.scores);
@@ -209,7 +220,9 @@ at::Tensor reference_loss(
     const at::Tensor& mask) {
   if (is_classifier(args)) {
     const at::Tensor scores = model.forward(inputs_of(classifier_batch(args, input_ids, mask), ranks, device)).scores;
-    return at::cross_entropy_loss(scores, labels.to(device));
+    return classifies_tokens(args)
+               ? at::cross_entropy_loss(scores.narrow(1, 0, labels.size(1)).flatten(0, 1), labels.to(device).flatten())
+               : at::cross_entropy_loss(scores, labels.to(device));
   }
   const at::Tensor targets = shifted(labels);
   const nn::ModelInputs inputs = inputs_of({{"input_ids", input_ids}, {"labels", targets}}, ranks, device);

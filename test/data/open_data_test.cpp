@@ -189,9 +189,26 @@ TEST(OpenData, ClassificationOpensItsTwoFiles) {
   DataConfig config = config_of(repository("test/data/data/sst2_sample.txt").string());
   config.datasets.front().kind = DatasetKind::classification;
   config.validation_path = config.datasets.front().path;
-  const ClassificationData data = open_classification(config, BytesForTests(), {.seq_len = 32});
+  const auto data = open_classification(config, BytesForTests(), {.seq_len = 32});
   EXPECT_EQ(data.train->size(), 60);
   EXPECT_EQ(data.validation->num_labels(), 2);
+}
+
+TEST(OpenData, TokenClassificationOpensItsTwoFilesWithTheirKeys) {
+  const TemporaryFolder folder;
+  DataConfig config = config_of(write_file(folder / "a.jsonl", "{\"w\": [\"a\", \"b\"], \"t\": [0, 4]}\n").string());
+  config.datasets.front().kind = DatasetKind::token_classification;
+  config.datasets.front().tokens_key = "w";
+  config.datasets.front().tags_key = "t";
+  config.datasets.front().pad_to_multiple_of = 3;
+  config.validation_path = config.datasets.front().path;
+  const auto data = open_token_classification(config, BytesForTests(), {.seq_len = 32});
+  EXPECT_EQ(data.train->options().pad_to_multiple_of, 3);
+  EXPECT_EQ(data.train->options().max_length, 32);
+  EXPECT_EQ(data.validation->num_labels(), 5);
+  EXPECT_THAT(
+      usage_error_of([&] { open_data(config, BytesForTests(), {.seq_len = 32}); }),
+      HasSubstr("labelled texts cannot train a language model"));
 }
 
 TEST(OpenData, TheFingerprintChangesWithEverySettingThatChangesTheOrder) {
@@ -247,7 +264,7 @@ TEST(DataConfig, ItsFieldsReachItsMembers) {
   config.fields(packing);
   EXPECT_EQ(config.datasets.front().kind, DatasetKind::jsonl);
   EXPECT_EQ(config.packing, Packing::whole);
-  EXPECT_EQ(kind.fields, 21);  // twelve of the dataset and nine of the section
+  EXPECT_EQ(kind.fields, 26);  // seventeen of the dataset and nine of the section
 }
 
 std::vector<std::string> problem_keys(const DataConfig& config) {
@@ -275,6 +292,12 @@ TEST(DataConfig, ChecksRulesAcrossFields) {
   config = config_of("a.txt");
   config.datasets.push_back({.path = "b.txt", .kind = DatasetKind::classification});
   EXPECT_THAT(problem_keys(config), ElementsAre("data.datasets.0.kind", "data.datasets"));
+  config = config_of("a.jsonl");
+  config.datasets.front().kind = DatasetKind::token_classification;
+  EXPECT_THAT(problem_keys(config), IsEmpty());
+  config.validation_fraction = 0.1;
+  config.datasets.push_back({.path = "b.txt", .kind = DatasetKind::classification});
+  EXPECT_THAT(problem_keys(config), ElementsAre("data.datasets.0.kind", "data.datasets", "data.validation_fraction"));
 }
 
 }  // namespace

@@ -13,8 +13,8 @@ root = Path(__file__).resolve().parents[2]
 try:
     import torch
     from safetensors.torch import save_file
-    from transformers import (AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer,
-                              GenerationConfig)
+    from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification,
+                              AutoModelForTokenClassification, AutoTokenizer, GenerationConfig)
 except ImportError as missing:
     other = os.environ.pop("LEHR_INTEROP_PYTHON", str(root / ".bench/bin/python"))
     if os.path.exists(other) and not os.environ.get("LEHR_INTEROP_TRIED"):
@@ -123,6 +123,44 @@ same("Qwen3 in bfloat16", train("bf16", dtype="bfloat16"))
 same("Qwen3 classifier",
      train("cls", task="classification", data="who_speaks.txt", kind='kind = "classification"',
            validation='validation_path = "recipe/data/who_speaks_validation.txt"'), classifier=True)
+
+TOKENS = dict(task="token_classification", data="names.jsonl", kind='kind = "token_classification"',
+              validation='validation_path = "recipe/data/names_validation.jsonl"')
+
+
+def same_tokens(case, folder):
+    """The same for a classifier of tokens, with padding and words without a label."""
+    model, report = AutoModelForTokenClassification.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    problems = {k: v for k, v in report.items() if v}
+    assert not problems, f"{case}: transformers does not take the weights as they are: {problems}"
+    torch.manual_seed(1)
+    ids = torch.randint(1, 250, (2, 21))
+    mask, labels = torch.ones_like(ids), torch.randint(model.config.num_labels, ids.shape)
+    mask[1, 13:], labels[1, 13:], labels[:, ::3] = 0, -100, -100
+    result = model.eval()(ids, attention_mask=mask, labels=labels)
+    result.loss.backward()
+    expected = {"input_ids": ids, "attention_mask": mask, "labels": labels, "logits": result.logits,
+                "loss": result.loss}
+    save_file({k: v.detach().clone().contiguous() for k, v in expected.items()}, folder / "oracle.safetensors")
+    save_file({k: p.grad for k, p in model.named_parameters()}, folder / "grads.safetensors")
+    done = subprocess.run([lehr, "verify", "--model", folder, "--atol", "1e-5"], capture_output=True, text=True)
+    assert done.returncode == 0, f"{case}:\n{done.stdout}{done.stderr}"
+    print(f"{case}: {done.stdout.strip().splitlines()[-1]} (allowed 1e-5)")
+    return model
+
+
+for name in ("qwen3", "llama3"):
+    folder = train(f"{name}_tokens", name=name, **TOKENS)
+    model = same_tokens(f"{name}, a classifier of tokens", folder)
+    # The other way round: a random model of transformers, which writes its own config.json.
+    own = AutoConfig.from_pretrained(folder)
+    own.id2label = {0: "O", 1: "B-PER", 2: "I-PER"}
+    own.save_pretrained(work / f"{name}_of_transformers")
+    random = type(model)(own)
+    torch.nn.init.normal_(random.score.bias)
+    random.save_pretrained(work / f"{name}_of_transformers")
+    same_tokens(f"{type(model).__name__} of transformers", work / f"{name}_of_transformers")
 
 folder = train("bpe", tokenizer=tokenizer_folder, vocab=151936, shard=5)
 same("Qwen3 with Qwen3's tokenizer, in shards", folder)

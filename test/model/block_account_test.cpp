@@ -67,6 +67,8 @@ TEST(BlockAccounts, CountTheActualHeads) {
   auto classifier = args_of("qwen3", kMixed);
   classifier->set_classification(3, 0);
   EXPECT_EQ(blocks_of(*classifier, {}).account.total().num_parameters, nn::count_parameters(*classifier->build({})));
+  classifier->set_token_classification(3, 0);
+  EXPECT_EQ(blocks_of(*classifier, {}).account.total().num_parameters, nn::count_parameters(*classifier->build({})));
   for (const bool tied : {false, true}) {
     const auto args = qwen3_dense_family().from_hf_config(parse_json(config_json("qwen3", kMixed, 50, tied), "c"));
     EXPECT_EQ(blocks_of(*args, {}).account.total().num_parameters, nn::count_parameters(*args->build({})));

@@ -296,5 +296,39 @@ TEST(ConfigJson, NamesTheFileAndTheKeyThatDoNotFit) {
       StartsWith("config.json: num_experts_per_tok: models of type qwen3 have no experts"));
 }
 
+TEST(ConfigJson, SaysWhichLabelsAClassifierGives) {
+  const std::string tokens = R"(["Qwen3ForTokenClassification"])";
+  const auto round_trip = [](const std::map<std::string, std::string>& changes) {
+    return with(qwen3_dense_family(), changes)->to_hf_config("float32");
+  };
+  const auto parameters = [](const std::map<std::string, std::string>& changes) {
+    return with(qwen3_dense_family(), changes)->state_map(descriptor::ExpertLayout::per_expert).input_names();
+  };
+  const std::map<std::string, std::string> plain{
+      {"architectures", tokens}, {"id2label", R"({"0": "O", "1": "B", "2": "I"})"}};
+  EXPECT_EQ(with(qwen3_dense_family(), plain)->head(), descriptor::Head::token_classification);
+  Node config = round_trip(plain);
+  EXPECT_EQ(config.at("architectures").at(0).as_string(), "Qwen3ForTokenClassification");
+  EXPECT_EQ(config.at("id2label").entries().size(), 3U);
+  EXPECT_EQ(config.at("classifier_dropout").as_double(), 0.1) << "of transformers, where the key is absent";
+  EXPECT_EQ(config.find("token_classification_bias"), nullptr);
+  EXPECT_THAT(parameters(plain), ::testing::IsSupersetOf({"score.weight", "score.bias"}));
+
+  std::map<std::string, std::string> without_bias = plain;
+  without_bias["token_classification_bias"] = "false";
+  EXPECT_FALSE(round_trip(without_bias).at("token_classification_bias").as_bool());
+  EXPECT_THAT(parameters(without_bias), ::testing::Not(::testing::Contains("score.bias")));
+
+  config = round_trip({{"architectures", R"(["Qwen3ForSequenceClassification"])"}});
+  EXPECT_EQ(config.at("architectures").at(0).as_string(), "Qwen3ForSequenceClassification");
+  EXPECT_EQ(config.at("classifier_dropout").as_double(), 0);
+  EXPECT_THAT(
+      parameters({{"architectures", R"(["Qwen3ForSequenceClassification"])"}}),
+      ::testing::Not(::testing::Contains("score.bias")));
+  EXPECT_THAT(
+      problem_with(qwen3_dense_family(), {{"architectures", R"(["Qwen3ForQuestionAnswering"])"}}),
+      HasSubstr("architectures: expected ...ForCausalLM, ...ForSequenceClassification, ...ForTokenClassification or"));
+}
+
 }  // namespace
 }  // namespace lehr::model

@@ -170,6 +170,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         "qwen3_tied_v4config",
         "qwen3_seqcls",
+        "qwen3_tokcls",
+        "llama_tokcls_no_bias",
         "qwen3moe_sparse_step2",
         "llama_rope_llama3",
         "olmo2",

@@ -235,6 +235,22 @@ TYPED_TEST(Decoder, ScoresSequences) {
   EXPECT_THROW(model->logits(outputs.hidden_states), Error);
 }
 
+TYPED_TEST(Decoder, ScoresTokens) {
+  using Model = typename TypeParam::Classification;
+  auto params = small_parameters<typename TypeParam::CausalLM>();
+  typename Model::Impl::Parameters p{.model = params.model, .num_labels = 3, .per_token = true, .score_bias = true};
+  Model model(p, PipelineStageInfo{}, HiddenStatesAggregationMode::no, ActivationCheckpointing{});
+  nn::materialize(*model, at::kCPU, at::kDouble);
+  model->reset_parameters({.seed = 4});
+  nn::ModelInputs inputs;
+  inputs.input_ids = at::tensor({1, 2, 3, 4, 5, 6}).view({2, 3});
+  const auto outputs = model->forward(inputs);
+  EXPECT_EQ(outputs.scores.sizes(), (std::vector<int64_t>{2, 3, 3}));
+  const auto promised = model->infer_stage_outputs_from_pipeline_inputs({{"input_ids", inputs.input_ids}}, 1);
+  EXPECT_EQ(promised.at("scores").sizes(), outputs.scores.sizes());
+  EXPECT_EQ(promised.at("scores").scalar_type(), outputs.scores.scalar_type());
+}
+
 TYPED_TEST(Decoder, EmbedsSequences) {
   using Model = typename TypeParam::Embedding;
   const auto backbone = small_parameters<typename TypeParam::CausalLM>().model;

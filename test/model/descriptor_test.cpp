@@ -279,6 +279,10 @@ TEST_P(Descriptor, GroupsAllWeightsOfItsModels) {
   classifier->set_classification(3, 0);
   const auto groups = described.get_weight_groups(classifier->state_map(ExpertLayout::per_expert).input_names(), count);
   EXPECT_THAT(groups.at("lm_head"), UnorderedElementsAre("model.norm.weight", "score.weight"));
+  classifier->set_token_classification(3, 0);
+  EXPECT_THAT(
+      described.get_weight_groups(classifier->state_map(ExpertLayout::per_expert).input_names(), count).at("lm_head"),
+      UnorderedElementsAre("model.norm.weight", "score.weight", "score.bias"));
 }
 
 TEST_P(Descriptor, NamesModulesByTheirPaths) {

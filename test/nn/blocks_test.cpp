@@ -270,6 +270,32 @@ TEST(ClassificationHead, PoolsMarkedTokensAndDropoutDependsOnTheStepOnly) {
   EXPECT_THROW(ClassificationHead(4, 2, 1.0), Error);
 }
 
+TEST(ClassificationHead, AddsABiasThatBeginsAtZero) {
+  auto head = made(ClassificationHead(8, 3, 0, Init::normal(0.02), /*bias=*/true));
+  const at::Tensor hidden = at::randn({2, 4, 8}, at::kDouble);
+  EXPECT_TRUE(at::equal(head->score->bias, at::zeros({3}, at::kDouble)));
+  const at::Tensor bias = at::tensor({1.0, -2.0, 3.0}, at::kDouble);
+  {
+    const at::NoGradGuard no_grad;
+    head->score->own_parameter("bias")->value().detach().copy_(bias);
+  }
+  EXPECT_TRUE(at::allclose(head(hidden), at::matmul(hidden, head->score->weight.t()) + bias, 1e-14));
+}
+
+TEST(ClassificationHead, ChunksOfASequenceHaveTheDropoutMaskOfTheWholeOne) {
+  auto head = made(ClassificationHead(16, 16, 0.5));
+  const at::Tensor hidden = at::ones({2, 8, 16}, at::kDouble);
+  head->train();
+  head->set_dropout_stream(3, 1);
+  const at::Tensor whole = head(hidden);
+  head->set_sequence_chunks({0, 3});
+  head->set_dropout_stream(3, 1);
+  const at::Tensor part = head(hidden.narrow(1, 0, 4));
+  EXPECT_TRUE(at::equal(part.narrow(1, 0, 2), whole.narrow(1, 0, 2)));
+  EXPECT_TRUE(at::equal(part.narrow(1, 2, 2), whole.narrow(1, 6, 2)));
+  EXPECT_FALSE(at::equal(part.narrow(1, 2, 2), whole.narrow(1, 2, 2)));
+}
+
 // The head's weight is the identity, so the scores are the pooled tokens.
 TEST(ClassificationHead, DropoutScalesTheElementsThatItKeeps) {
   auto head = made(ClassificationHead(64, 64, 0.75));

@@ -222,6 +222,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         "qwen3_tied_v4config",
         "qwen3_seqcls",
+        "qwen3_tokcls",
         "qwen3moe_sparse_step2",
         "llama_rope_llama3",
         "mixtral_experts",

@@ -35,8 +35,10 @@ ADDED = {
                         {"full_attention": {"rope_theta": -1}}, {"sliding_attention": {"rope_theta": 0}}, {"x": 1}],
     "rope_local_base_freq": [0, -1, "x"], "use_sliding_window": [True], "attention_bias": [True], "attention_dropout": [0.5],
     "partial_rotary_factor": [0.5], "classifier_dropout": [2, -1, 0.5], "num_labels": [0, 3, 2**40],
+    "token_classification_bias": [True, False, 3],
     "id2label": [None, {}, [], {"0": "a", "1": "b"}], "head_dim": [8, 7, 0, None], "hidden_act": ["gelu"],
-    "architectures": [None, [], ["X"], ["QwenModel"], ["XForSequenceClassification"], "XForCausalLM"],
+    "architectures": [None, [], ["X"], ["QwenModel"], ["XForSequenceClassification"], ["XForTokenClassification"],
+                      "XForCausalLM"],
     "rope_scaling": [
         {"rope_type": kind, **more}
         for kind in ("default", "linear", "dynamic", "yarn", "llama3", "bent", 3)
@@ -60,7 +62,7 @@ def folders():
     made = {}
     for name in ("llama_rope_llama3", "olmo2", "gemma3_tables", "olmo3_yarn", "qwen2_window", "smollm3_layers",
                  "deepseek_v3_yarn", "glm4_moe_norms", "qwen3_next_interval", "mixtral_window", "qwen3_seqcls",
-                 "qwen3_tied_v4config", "qwen3moe_sparse_step2"):
+                 "qwen3_tokcls", "qwen3_tied_v4config", "qwen3moe_sparse_step2"):
         made[name] = work / name
         shutil.copytree(reference / name, made[name])
     swap = work / "swap.json"
@@ -182,7 +184,7 @@ def commands_of(name, folder):
     made = [["inspect", folder]]
     if name != "nemotron_nas":
         made.append(["verify", "--model", folder])
-    if name not in ("nemotron_nas", "qwen3_seqcls"):
+    if name not in ("nemotron_nas", "qwen3_seqcls", "qwen3_tokcls"):
         made.append(["generate", "--model", folder, "--tokens", "[1, 2, 3]", "--max-new-tokens", "2"])
     return made
 

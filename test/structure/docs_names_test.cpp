@@ -27,6 +27,7 @@ const std::set<std::string> kOthers = {
     "MatchingZeros",
     "PascalCase",
     "SameMinorVersion",
+    "MultipleNegativesRankingLoss",  // of sentence-transformers
     "shard_map",
     "DataLoader",
     "set_data",

@@ -96,7 +96,12 @@ void draw_task(Dice& dice, Draw& draw, const std::filesystem::path& rows) {
   const auto set = [&](const std::string& key, const std::string& value) { draw.shape.emplace_back(key, value); };
   const bool classifies = dice.allows(draw.mesh.cp > 1);
   const std::string task = dice.one_of<std::string>(
-      {"causal_lm", "causal_lm", "causal_lm", classifies ? "classification" : "causal_lm", "sft"});
+      {"causal_lm",
+       "causal_lm",
+       "causal_lm",
+       classifies ? "classification" : "causal_lm",
+       "token_classification",
+       "sft"});
   set("training.seq_len", task == "sft" ? "96" : "48");
   if (task == "causal_lm") {
     set("data.packing", dice.one_of<std::string>({"concat", "whole"}));
@@ -111,6 +116,14 @@ void draw_task(Dice& dice, Draw& draw, const std::filesystem::path& rows) {
     set("data.datasets.0.path", '"' + rows.string() + '"');
     set("data.datasets.0.kind", task);
     set("data.validation_path", '"' + rows.string() + '"');
+    return;
+  }
+  if (task == "token_classification") {
+    draw.run.emplace_back("training.classifier_dropout", dice.one_of<std::string>({"0", "0.2"}));
+    set("data.datasets.0.path", "\"recipe/data/names.jsonl\"");
+    set("data.datasets.0.kind", task);
+    set("data.datasets.0.pad_to_multiple_of", "48");  // for every number of ranks
+    set("data.validation_path", "\"recipe/data/names_validation.jsonl\"");
     return;
   }
   set("model.args.vocab_size", "1024");
@@ -229,7 +242,7 @@ std::string value_of(const Overrides& overrides, const std::string& key) {
 // A teacher of any family, which has the model's depth if layers are compared. `data` are the overrides of the task.
 void draw_teacher(
     Dice& dice, Draw& draw, const std::vector<std::string>& families, const Overrides& data, int64_t stages) {
-  const bool classifies = value_of(data, "training.task") == "classification";
+  const bool classifies = value_of(data, "training.task").ends_with("classification");
   if (!dice.chance(0.25) || classifies) {
     return;
   }

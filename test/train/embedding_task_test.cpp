@@ -234,6 +234,31 @@ TEST(EmbeddingRun, StartsFromALanguageModelWithItsOwnHead) {
   }
 }
 
+TEST(EmbeddingRun, StartsFromAClassifierOfWordsWithoutItsHead) {
+  const Folder folder, other;
+  const auto words = tiny_run(
+      folder.path(),
+      {{"training.task", "\"token_classification\""},
+       {"data.datasets.0.path", "\"recipe/data/names.jsonl\""},
+       {"data.datasets.0.kind", "\"token_classification\""},
+       {"data.validation_fraction", "0"},
+       {"data.validation_path", "\"recipe/data/names_validation.jsonl\""},
+       {"training.seq_len", "64"},
+       {"training.steps", "4"}});
+  testing::train(words);
+  auto overrides = run_on(write_pairs(other, 20));
+  overrides.emplace_back("training.steps", "1");
+  overrides.emplace_back("optimizer.lr", "1e-30");
+  overrides.emplace_back("lr_scheduler.warmup_steps", "0");
+  overrides.emplace_back("checkpoint.initial_load_path", "\"" + checkpoint(words, 4).string() + "\"");
+  const auto config = tiny_run(other.path(), overrides);
+  testing::train(config);
+  const state::WeightReader theirs(checkpoint(words, 4)), ours(checkpoint(config, 1));
+  EXPECT_TRUE(theirs.has("score.bias"));
+  EXPECT_FALSE(ours.has("score.bias"));
+  EXPECT_TRUE(ours.tensor("embed_tokens.weight").equal(theirs.tensor("model.embed_tokens.weight")));
+}
+
 TEST(EmbeddingRun, ConfigsThatCannotTrainAreRefusedByKey) {
   const Folder folder;
   const std::string pairs = write_pairs(folder, 4);

@@ -308,6 +308,22 @@ std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesyst
       {"data.validation_fraction", "0"}};
   // A batch has up to 12 tokens, which are 16 on every mesh: more padding would be tokens of experts, and be part of
   // float8's scales.
+  // Some words have several tokens, which dropout drops in any position.
+  std::string words;
+  for (size_t i = 0; i < 64; ++i) {
+    words += fmt::format(R"({{"tokens": ["{}", "fox", "{}"], "ner_tags": [{}, 0, {}]}})", i * i, i, i % 3, i % 2);
+    words += '\n';
+  }
+  write_file_atomically(folder / "words.jsonl", words);
+  const Overrides labels_of_words{
+      {"training.task", "token_classification"},
+      {"training.num_labels", "3"},
+      {"training.classifier_dropout", "0.1"},
+      {"data.datasets.0.path", quoted(folder / "words.jsonl")},
+      {"data.datasets.0.kind", "token_classification"},
+      {"data.datasets.0.split_documents", "\"\""},
+      {"data.validation_path", quoted(folder / "words.jsonl")},
+      {"data.validation_fraction", "0"}};
   Overrides labels_of_experts = family("qwen3_moe"), labels_in_float8 = labels;
   labels_of_experts.insert(labels_of_experts.end(), labels.begin(), labels.end());
   labels_in_float8.emplace_back("float8.enable", "true");
@@ -318,6 +334,14 @@ std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesyst
        {{.dp_shard = 2}, {.dp_shard = 2, .tp = 2}, {.dp_replicate = 2, .tp = 4}, {.dp_shard = 2, .pp = 2}}},
       {"classification_of_experts", labels_of_experts, {{.tp = 8}, {.dp_shard = 2, .tp = 2, .ep = 4}}},
       {"classification_in_float8", labels_in_float8, {{.tp = 8}, {.dp_shard = 2, .tp = 4}}},
+      {"token_classification",
+       labels_of_words,
+       {{.dp_shard = 2},
+        {.cp = 2},
+        {.pp = 2},
+        {.cp = 2, .tp = 2},
+        {.dp_shard = 2, .tp = 2},
+        {.dp_replicate = 2, .cp = 2, .pp = 2}}},
       {"sft",
        {{"model.args.vocab_size", "1024"},
         {"model.args.max_position_embeddings", "128"},
@@ -550,7 +574,7 @@ TEST(IllegalMeshes, AreRefusedByName) {
         {"training.local_batch_size", "2"},
         {"data.validation_fraction", "0"},
         {"validation.enable", "false"}},
-       "parallelism.context_parallel_degree: an embedding head reads one position of a whole sequence"},
+       "parallelism.context_parallel_degree: an embedding model reads one position of a whole sequence"},
       {{.pp = 2},
        {{"training.task", "embedding"},
         {"data.datasets.0.kind", "pairs"},
@@ -562,6 +586,9 @@ TEST(IllegalMeshes, AreRefusedByName) {
       {{.tp = 2},
        {{"training.task", "classification"}, {"data.datasets.0.pad_to_multiple_of", "3"}},
        "data.datasets.0.pad_to_multiple_of: must be a multiple of parallelism.tensor_parallel_degree (2)"},
+      {{.cp = 2, .tp = 2},
+       {{"training.task", "token_classification"}, {"data.datasets.0.pad_to_multiple_of", "4"}},
+       "data.datasets.0.pad_to_multiple_of: must be a multiple of 8 for parallelism.context_parallel_degree 2"},
       {{.tp = 8},
        {{"model.name", "qwen3_next"}, {model + "head_dim", "8"}},
        "linear_num_key_heads: 4 cannot be split evenly over parallelism.tensor_parallel_degree = 8"},

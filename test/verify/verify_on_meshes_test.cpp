@@ -82,6 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"qwen3_tied_v4config", kDense},
         Case{"llama_rope_llama3", kDense},
         Case{"qwen3_seqcls", kDense},
+        Case{"qwen3_tokcls", kThree},
         Case{"qwen3moe_sparse_step2", kExperts},
         Case{
             "deepseek_v3_yarn",

@@ -23,7 +23,15 @@ TEST_P(Reference, EqualsTransformersInFloat32AndFloat64) {
 INSTANTIATE_TEST_SUITE_P(
     OfEveryKind,
     Reference,
-    ::testing::Values("qwen3_tied_v4config", "qwen3_seqcls", "qwen3moe_sparse_step2", "llama_rope_llama3", "olmo2"));
+    ::testing::Values(
+        "qwen3_tied_v4config",
+        "qwen3_seqcls",
+        "qwen3_tokcls",
+        "llama_tokcls",
+        "llama_tokcls_no_bias",
+        "qwen3moe_sparse_step2",
+        "llama_rope_llama3",
+        "olmo2"));
 
 // script/make_family_references.py says what is special in each.
 INSTANTIATE_TEST_SUITE_P(
