@@ -7,13 +7,14 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
+#include <set>
 #include <sstream>
 #include <thread>
 
 #include "lehr/app/command.h"
 #include "lehr/app/metrics_text.h"
 #include "lehr/base/error.h"
-#include "lehr/base/log.h"
 #include "lehr/config/command_line.h"
 #include "lehr/config/suggest.h"
 
@@ -203,9 +204,7 @@ void follow_on_terminal(const WatchedRuns& runs, const Options& options) {
 
 // Rows on standard output, and changes of state on standard error.
 void follow_in_lines(const WatchedRuns& runs, const MetricsLayout& layout) {
-  const Logger log;
   std::optional<GrowingTable> table;
-  std::vector<std::string> states(runs.size());
   std::vector<WatchedRun::State> shown(runs.size(), WatchedRun::State::unknown);
   for (bool first = true;; update(runs), first = false) {
     require_keys(runs, layout, /*follow=*/true);
@@ -258,7 +257,11 @@ int metrics(const std::vector<std::string>& args) {
   const MetricsLayout layout = layout_of(options);
   const WatchedRuns runs = runs_of(arguments.positionals, layout);
   if (options.follow) {
-    terminal() ? follow_on_terminal(runs, options) : follow_in_lines(runs, layout);
+    if (terminal()) {
+      follow_on_terminal(runs, options);
+    } else {
+      follow_in_lines(runs, layout);
+    }
     return 0;
   }
   for (const auto& run : runs) {
