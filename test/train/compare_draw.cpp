@@ -61,6 +61,21 @@ std::string trained_model(const Overrides& shape, const Folder& folder) {
   return '"' + checkpoint(config, 1).string() + '"';
 }
 
+// The degrees of a mesh as overrides, so that what checks a config sees them.
+Overrides degrees(const Mesh& mesh) {
+  Overrides found;
+  for (const auto& [key, degree] : std::initializer_list<std::pair<const char*, int64_t>>{
+           {"data_parallel_replicate_degree", mesh.dp_replicate},
+           {"data_parallel_shard_degree", mesh.dp_shard},
+           {"context_parallel_degree", mesh.cp},
+           {"tensor_parallel_degree", mesh.tp},
+           {"expert_parallel_degree", mesh.ep},
+           {"pipeline_parallel_degree", mesh.pp}}) {
+    found.emplace_back(std::string("parallelism.") + key, std::to_string(degree));
+  }
+  return found;
+}
+
 // Compares the results of a run with those of one device, value by value.
 class Comparer {
  public:
@@ -154,11 +169,12 @@ Comparison compare_with_one_device(const Draw& draw) {
   TrainConfig config;
   bool began_run = false;
   try {
-    config = tiny_run(folder.path(), joined({draw.shape, draw.run, start, draw.on_mesh}));
+    config = tiny_run(folder.path(), joined({draw.shape, draw.run, start, draw.on_mesh, degrees(draw.mesh)}));
     train_on(draw.mesh, config, draw.then ? kStepsOfDraw / 2 : 0);
     began_run = true;
     if (draw.then) {
-      config = tiny_run(folder.path(), joined({draw.shape, draw.run, start, draw.on_mesh, draw.changed}));
+      config = tiny_run(
+          folder.path(), joined({draw.shape, draw.run, start, draw.on_mesh, draw.changed, degrees(*draw.then)}));
       train_on(*draw.then, config);
     }
   } catch (const Error& error) {

@@ -1,5 +1,5 @@
-// The rules of the composition matrix : features of a run, pairs that can occur, reasons to
-// refuse.
+// The rules of the composition matrix (docs/composition.md): features of a run, pairs that can occur, and reasons to
+// refuse a run.
 #pragma once
 
 #include <set>
