@@ -22,7 +22,7 @@ const std::set<std::string> kWindows{"gemma3", "gpt_oss", "mistral", "mixtral", 
 std::string recomputation(const Draw& draw) {
   const std::string mode = draw.value("activation_checkpoint.mode");
   if (mode != "selective") {
-    return mode == "auto" ? "" : "recompute_" + mode;
+    return mode == "none" ? "recompute_none" : mode == "full" ? "recompute_full" : "";
   }
   const bool operators = draw.value("activation_checkpoint.selective_ac_option").find("op") != std::string::npos;
   return operators ? "recompute_operators" : "recompute_layers";
