@@ -25,7 +25,7 @@ constexpr double kTemperature = 0.2;
 // Embeddings that a head might return, in float64, some of them similar.
 at::Tensor made(int64_t rows, int64_t width = 5) {
   const at::Tensor numbers = at::arange(rows * width, at::kDouble);
-  return (numbers * 0.7).sin().view({rows, width}) + (numbers * 0.11).cos().view({rows, width}) * 2;
+  return (numbers * 1.3).sin().view({rows, width}) + (numbers * 0.11).cos().view({rows, width}) * 2;
 }
 
 Batch all_valid(int64_t rows) {
