@@ -6,13 +6,9 @@ import fcntl
 import json
 import os
 import time
+import warnings
 from pathlib import Path
 from typing import Any, Iterator
-
-try:
-    import tomllib
-except ImportError:  # Python 3.10
-    import tomli as tomllib
 
 _BATCH = 50  # steps that are logged before the last one is remembered
 
@@ -144,6 +140,11 @@ class _Log:
 
     def config(self) -> dict[str, Any]:
         file = self._folder / "config.toml"
+        try:
+            import tomllib
+        except ImportError:  # Python 3.10
+            warnings.warn("config.toml is not logged: this needs Python 3.11 or newer")
+            return {}
         return tomllib.loads(file.read_text()) if file.exists() else {}
 
     def add(self, row: dict[str, Any]) -> None:
