@@ -4,10 +4,11 @@
 #   script/test_all.sh                 all shares in turn (some hours on two cores)
 #   script/test_all.sh --share 3/8     the third share, as a landing does
 #   script/test_all.sh --share 3/8 --only asan    parts whose names contain a word: meshes, asan, tsan, interop, gpu, configs,
-#                                      draws, faults, fuzz, run-as-planned, site, notebooks, optionals, mutants
+#                                      draws, pairs, faults, fuzz, run-as-planned, site, notebooks, optionals, mutants
 #   script/test_all.sh --list          lists the contents of each share
 #
-# A share has: an eighth of all combinations of model, mesh and schedule (LEHR_ALL_MESHES=1); some test suites under the
+# A share has: an eighth of all combinations of model, mesh and schedule (LEHR_ALL_MESHES=1); runs that have an eighth of
+# all pairs of features (docs/composition.md); some test suites under the
 # address and undefined-behaviour sanitizers, or under the thread sanitizer (ranks are threads); an eighth of the
 # planted bugs (make mutants); clang-tidy's check of optionals that are read without a look, over an eighth of the sources.
 # Two shares install transformers and peft, and compare with them; one of these rehearses the check of a GPU on the CPU
@@ -34,7 +35,7 @@ count=${#shares[@]}
 
 list() {
   for ((i = 0; i < count; ++i)); do
-    echo "$((i + 1))/$count: ${shares[i]}; an eighth of all meshes, of the planted bugs, and of the sources for optionals"
+    echo "$((i + 1))/$count: ${shares[i]}; an eighth of all meshes, of the pairs of features, of the planted bugs, and of the sources for optionals"
   done
 }
 
@@ -48,8 +49,8 @@ while [ $# -gt 0 ]; do
       share=${BASH_REMATCH[1]}
       shift 2 ;;
     --only)
-      [[ " meshes asan tsan interop gpu configs draws faults fuzz run-as-planned site notebooks optionals mutants " = *" ${2:-} "* ]] ||
-        { echo "test-all: --only is meshes, asan, tsan, interop, gpu, configs, draws, faults, fuzz, run-as-planned, site, notebooks, optionals or mutants, found '${2:-}'" >&2; exit 2; }
+      [[ " meshes asan tsan interop gpu configs draws pairs faults fuzz run-as-planned site notebooks optionals mutants " = *" ${2:-} "* ]] ||
+        { echo "test-all: --only is meshes, asan, tsan, interop, gpu, configs, draws, pairs, faults, fuzz, run-as-planned, site, notebooks, optionals or mutants, found '${2:-}'" >&2; exit 2; }
       only=$2
       shift 2 ;;
     *) echo "test-all: expected --share K/$count, --only WORD or --list, found '$1'" >&2; exit 2 ;;
@@ -122,6 +123,12 @@ draws() {
     LEHR_DRAWS=300 LEHR_TEST_SEED=$seed OMP_WAIT_POLICY=PASSIVE build/bin/train_draws_test --gtest_brief=1
 }
 
+# Each pair of features in a run that equals one device or is refused for a reason (docs/composition.md); an eighth.
+pairs() {
+  make --no-print-directory configure && cmake --build build --target train_draws_test &&
+    LEHR_DRAWS=pairs:$1/$count LEHR_TEST_SEED=$seed OMP_WAIT_POLICY=PASSIVE build/bin/train_draws_test --gtest_filter='*EveryPair*'
+}
+
 faults() {
   make faults ARGS="--seed $seed"
 }
@@ -153,6 +160,7 @@ run_share() {
   local number=$1 preset suites extras
   read -r preset suites extras <<<"${shares[number - 1]}"
   step "share $number: all meshes, an eighth" meshes "$number"
+  step "share $number: pairs of features, an eighth" pairs "$number"
   step "share $number: $preset of $suites" sanitized "$preset" "$suites"
   [[ " $extras " != *' interop '* ]] || step "share $number: interop with transformers and peft" interop
   [[ " $extras " != *' gpu '* ]] || step "share $number: rehearsal of gpu-check" rehearsal

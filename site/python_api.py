@@ -12,7 +12,7 @@ def definitions():
     """Returns name -> definition of what `lehr/__init__.py` exports: models, training, commands, the rest."""
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
     found = {}
-    order = ["model", "trainer", "commands", "_module"]
+    order = ["model", "trainer", "commands", "_track", "_module"]
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module != "_version"]
     for node in sorted(imports, key=lambda node: order.index(node.module)):
         module = ast.parse((PACKAGE / f"{node.module}.py").read_text())

@@ -46,6 +46,7 @@ int convert(const std::vector<std::string>& args, const train::TrainSpecs& specs
 int prune(const std::vector<std::string>& args, const train::TrainSpecs& specs);
 int inspect(const std::vector<std::string>& args, const train::TrainSpecs& specs);
 int tokenize(const std::vector<std::string>& args);
+int metrics(const std::vector<std::string>& args);
 int launch(const std::vector<std::string>& args, const train::TrainSpecs& specs);
 
 }  // namespace lehr::app

@@ -54,6 +54,9 @@ const std::vector<Command>& commands() {
       {"tokenize",
        "convert text to token ids and back",
        [](const std::vector<std::string>& args, const train::TrainSpecs&) { return tokenize(args); }},
+      {"metrics",
+       "show the loss and other metrics of runs, also while they run",
+       [](const std::vector<std::string>& args, const train::TrainSpecs&) { return metrics(args); }},
       {"launch", "run a command as several ranks on this machine", launch},
   };
   return kCommands;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <optional>
@@ -14,25 +15,12 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/metric/append.h"
+#include "lehr/metric/metrics_reader.h"
 
 namespace lehr::metric {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Returns the object of a line, or null. Lines of metrics are short.
-Json object_of(std::string_view line) {
-  constexpr size_t kLongestLine = size_t{1} << 20;
-  return line.size() > kLongestLine ? Json() : Json::parse(line, nullptr, /*allow_exceptions=*/false);
-}
-
-std::optional<int64_t> step_of(std::string_view line) {
-  const Json object = object_of(line);
-  if (!object.is_object() || !object.contains("step") || !object["step"].is_number_integer()) {
-    return std::nullopt;
-  }
-  return object["step"].get<int64_t>();
-}
 
 // Returns the part of `text` that a run keeps when it resumes at `last_step`. Unreadable lines at the end are left by a
 // crash and are removed; unreadable lines before readable ones have another cause, and are an error.
@@ -46,8 +34,8 @@ std::string kept_lines(std::string_view text, int64_t last_step, const std::file
     const std::string_view line = text.substr(0, end);
     const bool complete = end != std::string_view::npos;
     text.remove_prefix(complete ? end + 1 : text.size());
-    const auto step = complete ? step_of(line) : std::nullopt;
-    if (!step) {
+    const auto metrics = complete ? parse_metrics_line(line) : std::nullopt;
+    if (!metrics) {
       unreadable = unreadable == 0 ? number : unreadable;
       continue;
     }
@@ -56,7 +44,7 @@ std::string kept_lines(std::string_view text, int64_t last_step, const std::file
         "{}, line {}: expected a JSON object with an integer \"step\"; move the file away or fix the line",
         path.string(),
         unreadable);
-    if (*step <= last_step) {
+    if (metrics->step <= last_step) {
       kept.append(line).push_back('\n');
     }
   }
@@ -107,13 +95,12 @@ MetricSeries read_metric(const std::filesystem::path& path, const std::string& k
   MetricSeries series;
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
-    const Json object = object_of(line);
-    if (!object.is_object() || !object.contains("step") || !object["step"].is_number() || !object.contains(key) ||
-        !object[key].is_number()) {
-      continue;
+    const auto metrics = parse_metrics_line(line);
+    const auto value = metrics ? metrics->find(key) : std::nullopt;
+    if (value && !std::isnan(*value)) {
+      series.steps.push_back(static_cast<double>(metrics->step));
+      series.values.push_back(*value);
     }
-    series.steps.push_back(object["step"].get<double>());
-    series.values.push_back(object[key].get<double>());
   }
   return series;
 }

@@ -5,13 +5,29 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <string>
+#include <thread>
 
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 
 namespace lehr::train {
+
+namespace {
+// Locks the file, unless another process holds the lock for longer than is_locked does.
+bool lock(int file) {
+  constexpr int kTries = 10;
+  for (int tries = 1; ::flock(file, LOCK_EX | LOCK_NB) != 0; ++tries) {
+    if (tries == kTries) {
+      return false;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return true;
+}
+}  // namespace
 
 RunLock::RunLock(const std::filesystem::path& folder) {
   std::error_code error;
@@ -20,7 +36,7 @@ RunLock::RunLock(const std::filesystem::path& folder) {
   const auto path = folder / ".lock";
   file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   require(file_ >= 0, "job.dump_folder: {} cannot be written to: {}", folder.string(), std::strerror(errno));
-  if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
+  if (!lock(file_)) {
     const std::string holder = read_file(path);
     ::close(file_);
     require(
@@ -41,6 +57,17 @@ RunLock::RunLock(const std::filesystem::path& folder) {
 
 RunLock::~RunLock() {
   ::close(file_);
+}
+
+std::optional<bool> is_locked(const std::filesystem::path& folder) {
+  const int file = ::open((folder / ".lock").c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (file < 0) {
+    return std::nullopt;
+  }
+  const bool is_free = ::flock(file, LOCK_SH | LOCK_NB) == 0;
+  const bool is_held = !is_free && errno == EWOULDBLOCK;
+  ::close(file);  // unlocks
+  return is_free || is_held ? std::optional(is_held) : std::nullopt;
 }
 
 }  // namespace lehr::train

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 
 namespace lehr::train {
 
@@ -18,5 +19,10 @@ class RunLock {
  private:
   int file_ = -1;
 };
+
+/// Returns whether a run holds the lock of this folder, in any process of a machine whose file system shares locks with
+/// this one; nullopt if it has no lock file that can be read. Writes nothing. The lock is tried, and so held for
+/// microseconds, which a RunLock that is made meanwhile waits for.
+std::optional<bool> is_locked(const std::filesystem::path& folder);
 
 }  // namespace lehr::train

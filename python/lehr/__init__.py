@@ -11,10 +11,11 @@
 docs/python.md describes all of it. Shapes: B sequences, T tokens, H hidden size, V vocabulary.
 """
 from ._module import Error, cuda_problem
+from ._track import track
 from ._version import version as __version__
 from .commands import evaluate, inspect, plan, score, search, verify
 from .model import Model, Output, Tokenizer, load, tokenize
 from .trainer import Step, Trainer
 
 __all__ = ["Error", "Model", "Output", "Step", "Tokenizer", "Trainer", "cuda_problem", "evaluate", "inspect", "load",
-           "plan", "score", "search", "tokenize", "verify"]
+           "plan", "score", "search", "tokenize", "track", "verify"]

@@ -27,7 +27,7 @@ def holds(what, condition):
 
 
 # --- help ------------------------------------------------------------------------------------------------------------
-commands = ["train", "plan", "eval", "score", "generate", "verify", "merge", "inspect", "convert", "score", "prune", "search", "tokenize"]
+commands = ["train", "plan", "eval", "score", "generate", "verify", "merge", "inspect", "convert", "score", "prune", "search", "tokenize", "metrics"]
 overview = run("--help")
 holds("--help names every command", all(f"  {command} " in overview for command in commands))
 for command in commands:

@@ -286,7 +286,7 @@ for launcher, variables in (
         ("torchrun", {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}),
         ("mpirun", {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}),
         ("srun", {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "2", "SLURM_STEP_ID": "0"})):
-    for command in ("plan", "merge", "inspect", "convert", "prune", "tokenize", "launch"):
+    for command in ("plan", "merge", "inspect", "convert", "prune", "tokenize", "metrics", "launch"):
         done, _ = run(lehr, command, env=dict(clean, **variables))
         names = list(variables)[:3]
         expect(f"{command} under {launcher}", done.returncode == 2 and

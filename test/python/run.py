@@ -13,7 +13,7 @@ from installed_wheel import install_wheel
 here = Path(__file__).resolve().parent
 root = here.parents[1]
 interop = "interop" in sys.argv[3:]
-names = ["interop"] if interop else (sys.argv[3:] or ["model", "trainer", "program", "docs"])
+names = ["interop"] if interop else (sys.argv[3:] or ["model", "trainer", "program", "track", "docs"])
 
 try:
     import torch

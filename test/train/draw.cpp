@@ -96,12 +96,7 @@ void draw_task(Dice& dice, Draw& draw, const std::filesystem::path& rows) {
   const auto set = [&](const std::string& key, const std::string& value) { draw.shape.emplace_back(key, value); };
   const bool classifies = dice.allows(draw.mesh.cp > 1);
   const std::string task = dice.one_of<std::string>(
-      {"causal_lm",
-       "causal_lm",
-       "causal_lm",
-       classifies ? "classification" : "causal_lm",
-       "token_classification",
-       "sft"});
+      {"causal_lm", "causal_lm", "causal_lm", classifies ? "classification" : "causal_lm", "sft"});
   set("training.seq_len", task == "sft" ? "96" : "48");
   if (task == "causal_lm") {
     set("data.packing", dice.one_of<std::string>({"concat", "whole"}));
@@ -116,14 +111,6 @@ void draw_task(Dice& dice, Draw& draw, const std::filesystem::path& rows) {
     set("data.datasets.0.path", '"' + rows.string() + '"');
     set("data.datasets.0.kind", task);
     set("data.validation_path", '"' + rows.string() + '"');
-    return;
-  }
-  if (task == "token_classification") {
-    draw.run.emplace_back("training.classifier_dropout", dice.one_of<std::string>({"0", "0.2"}));
-    set("data.datasets.0.path", "\"recipe/data/names.jsonl\"");
-    set("data.datasets.0.kind", task);
-    set("data.datasets.0.pad_to_multiple_of", "48");  // for every number of ranks
-    set("data.validation_path", "\"recipe/data/names_validation.jsonl\"");
     return;
   }
   set("model.args.vocab_size", "1024");
@@ -166,7 +153,7 @@ void draw_optimizer(Dice& dice, Draw& draw) {
   draw.run.emplace_back("training.max_norm", dice.one_of<std::string>({"0", "0.5"}));
 }
 
-void draw_adapters(Dice& dice, Draw& draw) {
+void draw_adapters(Dice& dice, Draw& draw, bool experts) {
   const auto set = [&](const char* key, const std::string& value) {
     draw.run.emplace_back(std::string("peft.") + key, value);
   };
@@ -179,11 +166,12 @@ void draw_adapters(Dice& dice, Draw& draw) {
     return;
   }
   set("method", "lora");
-  if (draw.family == "gpt_oss" || dice.chance(0.3)) {  // whose experts take no adapters
+  const bool attention_only = draw.family == "gpt_oss" || dice.chance(0.3);  // gpt-oss: experts take no adapters
+  if (attention_only) {
     set("target_pattern", R"('.*attn\..*_proj.*')");
   }
   set("r", "3");
-  const bool drops = dice.allows(draw.mesh.cp > 1 || (draw.family == "deepseek_v3" && draw.mesh.tp > 1));
+  const bool drops = dice.allows((draw.family == "deepseek_v3" && draw.mesh.tp > 1) || (experts && !attention_only));
   set("dropout", dice.one_of<std::string>({"0", drops ? "0.25" : "0"}));
   set("use_rslora", dice.one_of<std::string>({"true", "false"}));
   if (dice.chance(0.3)) {
@@ -242,8 +230,8 @@ std::string value_of(const Overrides& overrides, const std::string& key) {
 // A teacher of any family, which has the model's depth if layers are compared. `data` are the overrides of the task.
 void draw_teacher(
     Dice& dice, Draw& draw, const std::vector<std::string>& families, const Overrides& data, int64_t stages) {
-  const bool classifies = value_of(data, "training.task").ends_with("classification");
-  if (!dice.chance(0.25) || classifies) {
+  const bool classifies = value_of(data, "training.task") == "classification";
+  if (!dice.chance(0.25) || !dice.allows(classifies)) {
     return;
   }
   const std::string of_family = dice.one_of(families);
@@ -345,7 +333,7 @@ Draw draw_run(
   draw_task(dice, draw, rows);
   const Overrides data(draw.shape.begin() + model_keys, draw.shape.end());
   const int64_t stages = draw_pipeline(dice, draw);
-  draw_adapters(dice, draw);
+  draw_adapters(dice, draw, experts);
   draw_optimizer(dice, draw);
   draw_recomputation(dice, draw);
   draw_memory(dice, draw);
@@ -385,28 +373,13 @@ std::string Draw::text() const {
       words(on_mesh));
 }
 
-const std::vector<std::string>& reasons_to_refuse() {
-  static const std::vector<std::string> kReasons{
-      // Each rank of tensor parallelism has a part of the gradient of latents.
-      "computes latents that all heads share",
-      "float8.enable: none of the model's",
-      // A classifier reads one position of a whole sequence.
-      "parallelism.context_parallel_degree: a classifier reads one position of a whole sequence",
-      // Masks depend on positions that a rank does not have.
-      "peft.dropout: masks depend on a token's position",
-      "whose inputs are sorted by expert, so masks would depend on the micro-batch size",
-      // The losses are of the tokens of a forward pass.
-      "parallelism.pipeline_parallel_microbatch_size: router losses are computed per micro-batch",
-      // A micro-batch of a pipeline does not run by itself.
-      "reliability.recompute_every_n_steps: a pipeline and training.cuda_graphs do not run single micro-batches",
-      // A teacher is cut into the model's stages.
-      "distillation.teacher: parallelism.pipeline_parallel_degree",
-      // Sizes that cannot be split.
-      "cannot be split evenly over parallelism.tensor_parallel_degree",
-      "which does not divide its",  // ... rows (head_dim) of a key/value head
-      // Schedules that are not defined for these numbers of stages and micro-batches.
-      "parallelism.pipeline_parallel_schedule, pipeline_parallel_stages_per_rank: "};
-  return kReasons;
+std::string Draw::value(const std::string& key) const {
+  for (const Overrides* const part : {&on_mesh, &run, &shape}) {
+    if (const std::string found = value_of(*part, key); !found.empty()) {
+      return found;
+    }
+  }
+  return "";
 }
 
 }  // namespace lehr::train::testing

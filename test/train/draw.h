@@ -25,13 +25,12 @@ struct Draw {
 
   /// The family, the meshes and every override, in one line.
   std::string text() const;
+  /// The value of a key for the run on the mesh, until it changes. Empty if the draw does not set it.
+  std::string value(const std::string& key) const;
 };
 
 /// The draw with that number. `rows` is a file of labelled texts.
 Draw draw_run(
     uint64_t seed, int64_t number, const std::vector<std::string>& families, const std::filesystem::path& rows);
-
-/// The reasons of principle for which a draw may be refused, as parts of the messages.
-const std::vector<std::string>& reasons_to_refuse();
 
 }  // namespace lehr::train::testing

@@ -1,0 +1,80 @@
+#include "test/train/features.h"
+
+#include <map>
+
+namespace lehr::train::testing {
+
+namespace {
+const std::map<std::string, std::string> kClassOfSchedule{
+    {"GPipe", "one_forward_one_backward"},
+    {"1F1B", "one_forward_one_backward"},
+    {"LoopedBFS", "interleaved"},
+    {"Interleaved1F1B", "interleaved"},
+    {"ZBH1", "zero_bubble"},
+    {"ZBH2", "zero_bubble"},
+    {"InterleavedZeroBubble", "zero_bubble"},
+    {"ZBVZeroBubble", "zero_bubble"},
+    {"DualPipeV", "dual_pipe_v"}};
+
+// Debug models of these families have layers with a window of 9 tokens, or 6 in Gemma 3.
+const std::set<std::string> kWindows{"gemma3", "gpt_oss", "mistral", "mixtral", "olmo3", "qwen2", "smollm3"};
+
+std::string recomputation(const Draw& draw) {
+  const std::string mode = draw.value("activation_checkpoint.mode");
+  if (mode != "selective") {
+    return mode == "none" ? "recompute_none" : mode == "full" ? "recompute_full" : "";
+  }
+  const bool operators = draw.value("activation_checkpoint.selective_ac_option").find("op") != std::string::npos;
+  return operators ? "recompute_operators" : "recompute_layers";
+}
+
+std::string task(const Draw& draw) {
+  const std::string name = draw.value("training.task");
+  return name.empty() ? draw.value("data.packing") : name;
+}
+}  // namespace
+
+FeatureSet features(const Draw& draw) {
+  FeatureSet found;
+  const auto add = [&](bool has, const std::string& name) {
+    if (has && !name.empty()) {
+      found.insert(name);
+    }
+  };
+  const Mesh& mesh = draw.mesh;
+  add(mesh.dp_replicate > 1, "dp_replicate");
+  add(mesh.dp_shard > 1, "dp_shard");
+  add(mesh.cp > 1, "cp");
+  add(mesh.tp > 1, "tp");
+  add(mesh.ep > 1, "ep");
+  add(mesh.pp > 1, "pp");
+  add(draw.then.has_value(), "second_mesh");
+  if (mesh.pp > 1) {
+    add(true, kClassOfSchedule.at(draw.value("parallelism.pipeline_parallel_schedule")));
+  }
+  add(draw.value("parallelism.pipeline_parallel_microbatch_size") == "1", "smaller_microbatch");
+  const bool experts = !draw.value("model.args.num_experts").empty();
+  add(true, experts ? "moe" : "dense");
+  add(draw.family == "qwen3_next", "gated_deltanet");
+  add(draw.family == "deepseek_v3", "latent_attention");
+  add(kWindows.contains(draw.family), "windows");
+  add(draw.value("model.args.tie_word_embeddings") == "true", "tied");
+  add(experts && draw.value("training.router_aux_loss_coef") != "0", "router_losses");
+  add(true, task(draw));
+  add(draw.value("data.datasets.0.split_documents") == "\"blank_line\"", "documents");
+  add(true, draw.value("optimizer.name"));
+  add(draw.adapters, "lora");
+  add(!draw.value("peft.full_tune_pattern").empty(), "full_tune");
+  const std::string dropout = draw.value("peft.dropout");
+  add(!dropout.empty() && dropout != "0", "adapter_dropout");
+  add(draw.teacher.has_value(), "teacher");
+  const std::string recipe = draw.value("float8.recipe");
+  add(recipe == "rowwise", "float8_rowwise");
+  add(recipe == "rowwise_with_gw_hp", "float8_gw_hp");
+  add(true, recomputation(draw));
+  add(draw.value("parallelism.fsdp_cpu_offload") == "true", "cpu_offload");
+  add(!draw.value("reliability.recompute_every_n_steps").empty(), "recomputed_steps");
+  return found;
+}
+
+}  // namespace lehr::train::testing
