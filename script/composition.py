@@ -207,8 +207,8 @@ def written(rules, pairs, random, of, random_of=None):
         text += (f"Of {len(random)} random draws (`LEHR_DRAWS=300 LEHR_TEST_SEED={random[0]['seed']}`, commit {random_of or of}), "
                  f"which count in the table too, {summary(rules, random)}.\n")
     text += "\n## Features\n\n" + legend(rules)
-    text += ("\nbfloat16, stochastic rounding, CUDA graphs and several processes are not in the table: the runs are of threads on "
-             "a CPU in\nfloat64. [parallelism.md](parallelism.md#unsupported-combinations) lists what commands other than "
+    text += ("\nNot in the table: the tasks `embedding` and `token_classification`, bfloat16, stochastic rounding, CUDA graphs and\n"
+             "several processes. The runs are of threads on a CPU in float64. [parallelism.md](parallelism.md#unsupported-combinations) lists what commands other than "
              "`lehr train` refuse.\n")
     text += "\n## Pairs\n\nA pair is in the table of the group that comes first.\n\n" + triangles(rules, cells)
     text += ("## Reasons to refuse\n\n\"All runs\" with the features are refused, or \"some\": those have a remedy that keeps the "

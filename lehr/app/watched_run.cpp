@@ -77,7 +77,15 @@ void WatchedRun::take(const metric::MetricsLine& line) {
   }
   if (!rows_.empty() && rows_.back().metrics.step == line.step) {
     auto& values = rows_.back().metrics.values;
-    values.insert(values.end(), line.values.begin(), line.values.end());
+    for (const auto& [key, value] : line.values) {
+      const auto same =
+          std::find_if(values.begin(), values.end(), [&, &key = key](const auto& one) { return one.first == key; });
+      if (same != values.end()) {
+        same->second = value;
+      } else if (values.size() < kMaxKnownKeys) {
+        values.emplace_back(key, value);
+      }
+    }
     return;
   }
   rows_.push_back(row);

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string_view>
@@ -152,8 +153,9 @@ uint64_t PairsDataset::fingerprint(const SampleOrder::Options& order) const {
   std::string text = fmt::format("{}|{}|{}|{}", order.seed, order.shuffle, order.repeat, options_.max_length);
   for (const PairsExample& example : examples_) {
     for (const auto& ids : example) {
-      text += fmt::format("|{} {}", ids.size(), ids.front());
+      text += fmt::format("|{}", fmt::join(ids, " "));
     }
+    text += '\n';
   }
   return hash_name(text);
 }

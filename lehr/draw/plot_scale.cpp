@@ -59,7 +59,11 @@ std::vector<double> AxisScale::ticks(int count) const {
     found.clear();  // less than a decade: ticks as on a linear axis
   }
   const double step = tick_step(high_ - low_, count);
-  for (double index = std::ceil(low_ / step - 1e-9); index * step <= high_ + step * 1e-9; ++index) {
+  const double first = std::ceil(low_ / step - 1e-9);
+  if (!(step > 0) || !(std::abs(first) < 1e15)) {
+    return found;  // a range of a few bits, in which a next tick would be the same number
+  }
+  for (double index = first; index * step <= high_ + step * 1e-9; ++index) {
     found.push_back(index * step);
   }
   return found;

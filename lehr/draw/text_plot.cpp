@@ -40,7 +40,10 @@ class Canvas {
   int64_t dots_x() const { return columns_ * kDotsX; }
   int64_t dots_y() const { return rows_ * kDotsY; }
 
+  // Rounding may put a mean beside the canvas.
   void dot(int64_t x, int64_t y, size_t series) {
+    x = std::clamp<int64_t>(x, 0, dots_x() - 1);
+    y = std::clamp<int64_t>(y, 0, dots_y() - 1);
     static constexpr std::array<std::array<uint8_t, kDotsY>, kDotsX> kBits{
         {{0x01, 0x02, 0x04, 0x40}, {0x08, 0x10, 0x20, 0x80}}};
     Cell& cell = at(x, y);
@@ -48,7 +51,7 @@ class Canvas {
     cell.series = series;
   }
   void marker(int64_t x, int64_t y, size_t series) {
-    Cell& cell = at(x, y);
+    Cell& cell = at(std::clamp<int64_t>(x, 0, dots_x() - 1), std::clamp<int64_t>(y, 0, dots_y() - 1));
     cell.marker = 'o';
     cell.series = series;
   }
@@ -95,12 +98,15 @@ struct Range {
     low = std::min(low, value);
     high = std::max(high, value);
   }
-  // A single value gets `room` on both sides.
-  Range with_room(double room) const { return low == high ? Range{low - room, high + room} : *this; }
+  // A single value gets `room` on both sides, and so do values that differ by rounding only, as means of a constant do.
+  Range with_room(double room) const {
+    const double size = std::max(std::abs(low), std::abs(high));
+    return high - low > 1e-9 * size ? *this : Range{low - room, high + room};
+  }
 };
 
 bool is_point(const PlotSeries& one, size_t i) {
-  return std::isfinite(one.x[i]) && std::isfinite(one.y[i]);
+  return std::abs(one.x[i]) < 1e300 && std::abs(one.y[i]) < 1e300;  // false for NaN; a range of these is finite
 }
 
 // The mean of a series in each column of dots; NaN where it has no point.
@@ -109,7 +115,7 @@ std::vector<double> columns_of(const PlotSeries& one, const AxisScale& to_x, int
   std::vector<double> counts(sums.size(), 0.0);
   for (size_t i = 0; i < one.x.size(); ++i) {
     if (is_point(one, i)) {
-      const auto column = static_cast<size_t>(std::llround(to_x(one.x[i])));
+      const auto column = static_cast<size_t>(std::clamp<int64_t>(std::llround(to_x(one.x[i])), 0, columns - 1));
       sums[column] += one.y[i];
       counts[column] += 1;
     }
@@ -211,7 +217,7 @@ std::string text_plot(const std::vector<PlotSeries>& series, const TextPlotOptio
   if (x.low > x.high) {
     return "";
   }
-  x = x.with_room(1);
+  x = x.with_room(std::max(1.0, 1e-6 * std::abs(x.high)));
   y = y.with_room(y.low == 0 ? 1 : std::abs(y.low) * 0.1);
   const int64_t rows = std::max<int64_t>(options.height, 3);
   const auto last_row = static_cast<double>(rows * kDotsY - 1);

@@ -51,6 +51,7 @@ std::vector<std::string> target_modules(
 const char* task_type_of(descriptor::Head head) {
   return head == descriptor::Head::causal_lm              ? "CAUSAL_LM"
          : head == descriptor::Head::token_classification ? "TOKEN_CLS"
+         : head == descriptor::Head::embedding            ? "FEATURE_EXTRACTION"
                                                           : "SEQ_CLS";
 }
 }  // namespace

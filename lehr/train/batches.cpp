@@ -76,15 +76,14 @@ class ExampleStream : public BatchStream {
 // The plan of examples that take `texts` sequences each.
 data::BatchPlan plan_of_examples(data::BatchPlan plan, int64_t texts) {
   require(
-      plan.global_batch_size % texts == 0 && plan.first_row % texts == 0 && plan.num_rows % texts == 0 &&
-          plan.start % texts == 0,
-      "data: each example takes {} sequences, but a rank would have sequences [{}, {}) of {} from {} on",
+      plan.global_batch_size % texts == 0 && plan.first_row % texts == 0 && plan.num_rows % texts == 0,
+      "data: each example takes {} sequences, but a rank would have sequences [{}, {}) of {}",
       texts,
       plan.first_row,
       plan.first_row + plan.num_rows,
-      plan.global_batch_size,
-      plan.start);
-  for (int64_t* count : {&plan.global_batch_size, &plan.first_row, &plan.num_rows, &plan.start}) {
+      plan.global_batch_size);
+  plan.start = (plan.start + texts - 1) / texts;  // the data may have had examples of another size before
+  for (int64_t* count : {&plan.global_batch_size, &plan.first_row, &plan.num_rows}) {
     *count /= texts;
   }
   if (plan.max_rows) {
@@ -140,6 +139,12 @@ RunData serve_examples(
   run.fingerprint = opened.train->fingerprint(order);
   run.num_train_rows = order.repeat ? std::nullopt : std::optional(opened.train->size() * texts);
   run.train = [=, train = opened.train](const RowShare& rows, int64_t start) {
+    require(
+        order.repeat || train->size() * texts >= rows.global,
+        "data: one pass has {} sequences, fewer than one global batch of {}. Set data.repeat = true, or reduce "
+        "training.global_batch_size",
+        train->size() * texts,
+        rows.global);
     return make(train, order, plan_of_examples(plan_of(rows, start, true), texts), /*steps=*/true);
   };
   run.train_once = [=, train = opened.train](const RowShare& rows, std::optional<int64_t> max_rows) {
@@ -187,6 +192,14 @@ RunData serve_pairs(
   return serve_examples(
       opened, order, texts, [=](const auto& dataset, const auto& sorted, const data::BatchPlan& plan, bool steps) {
         const std::optional<int64_t> together = steps ? std::optional(microbatch) : std::nullopt;
+        const int64_t of_all = microbatch * (plan.global_batch_size / plan.num_rows);
+        require(
+            !steps || dataset->size() >= of_all,
+            "training.local_batch_size: {} pairs run at once on all ranks, but the data has {}, so a pair would be its own "
+            "negative; expected at most {} sequences over all data-parallel ranks",
+            of_all,
+            dataset->size(),
+            dataset->size() * texts);
         return std::make_unique<ExampleStream<data::PairsLoader>>(dataset, sorted, plan, together, prefetch);
       });
 }

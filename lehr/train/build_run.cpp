@@ -211,6 +211,9 @@ void build_step(Run& run) {
           .spikes = run.spikes.get(),
           .gradients_ready =
               [&run] {
+                if (run.checkpoints && run.events.has_subscribers(Event::gradients_ready)) {
+                  run.checkpoints->wait_copied();  // a handler may write weights, too
+                }
                 run.events.emit(Event::gradients_ready, {.step = run.state.step + 1, .model = run.model.get()});
                 check_replicas(run, run.state.step + 1);
               },

@@ -1,4 +1,5 @@
 // Keys of the tasks other than language modelling, and the rules between training.task and other sections.
+#include <string_view>
 #include <tuple>
 
 #include "lehr/train/config.h"
@@ -35,7 +36,8 @@ void check_pairs(const TrainConfig& config, Problems& problems) {
   for (const auto& [key, rows] :
        {std::pair("training.local_batch_size", training.local_batch_size),
         std::pair("validation.local_batch_size", validation.local_batch_size)}) {
-    if (rows % texts != 0) {
+    const bool used = key != std::string_view("validation.local_batch_size") || !data.validation_path.empty();
+    if (used && rows % texts != 0) {
       constexpr auto kText = "each example takes {} sequences ({}), so expected a multiple of {}, found {}";
       problems.add(
           key, fmt::format(kText, texts, texts == 2 ? "anchor, positive" : "anchor, positive, negative", texts, rows));

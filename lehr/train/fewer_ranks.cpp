@@ -6,6 +6,10 @@
 namespace lehr::train {
 
 SmallerMesh fit_fewer_ranks(const TrainConfig& config, int64_t begun, int64_t left, int64_t least) {
+  require(
+      config.training.task != TaskKind::embedding,
+      "training.task = \"embedding\": with fewer ranks an anchor would have fewer negatives, and its loss would be another; "
+      "start again with training.local_batch_size times the data-parallel ranks as before");
   const mesh::DeviceMeshParameters mesh = mesh_of(config.parallelism, begun);
   const int64_t data_parallel = mesh.data_parallel_replicate * mesh.data_parallel_shard;
   const int64_t fixed = begun / data_parallel;  // ranks that hold one model and see the same sequences

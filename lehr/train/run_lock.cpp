@@ -66,7 +66,10 @@ std::optional<bool> is_locked(const std::filesystem::path& folder) {
   }
   const bool is_free = ::flock(file, LOCK_SH | LOCK_NB) == 0;
   const bool is_held = !is_free && errno == EWOULDBLOCK;
-  ::close(file);  // unlocks
+  if (is_free) {
+    ::flock(file, LOCK_UN);  // a forked process may have a copy of the descriptor
+  }
+  ::close(file);
   return is_free || is_held ? std::optional(is_held) : std::nullopt;
 }
 

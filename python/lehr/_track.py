@@ -5,6 +5,7 @@ import argparse
 import fcntl
 import json
 import os
+import re
 import time
 import warnings
 from pathlib import Path
@@ -118,6 +119,7 @@ def _is_running(folder: Path) -> bool | None:
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_UN)  # a forked process may have a copy of the descriptor
         return False
     except BlockingIOError:
         return True
@@ -147,6 +149,14 @@ class _Log:
             return {}
         return tomllib.loads(file.read_text()) if file.exists() else {}
 
+    def steps(self) -> int | None:
+        """training.steps, read by its line, as Python 3.10 has no TOML."""
+        file = self._folder / "config.toml"
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
+        section = re.search(r"^\[training\][ \t]*\n((?:(?!\[).*\n?)*)", text, re.M)
+        found = section and re.search(r"^steps\s*=\s*([0-9_]+)", section[1], re.M)
+        return int(found[1]) if found else None
+
     def add(self, row: dict[str, Any]) -> None:
         """Logs a step, unless an earlier call has."""
         if row["step"] > (self._rows[-1]["step"] if self._rows else self.last):
@@ -162,9 +172,13 @@ class _Log:
                 self._tracker = _TRACKERS[self._to](self._folder, self.config(), self._project, self._run)
             except ModuleNotFoundError as error:
                 raise ModuleNotFoundError(f"{error}; install it: pip install {self._to}") from None
+            self._remember()  # the tracker's run, before anything can fail
         self._tracker.log(self._rows)
         self.last = self._rows[-1]["step"]
         self._rows = []
+        self._remember()
+
+    def _remember(self) -> None:
         beside = self._file.with_suffix(".tmp")
         beside.write_text(json.dumps({"run": self._tracker.run, "step": self.last}) + "\n")
         beside.replace(self._file)
@@ -209,7 +223,7 @@ def track(run: str | os.PathLike[str], to: str, *, follow: bool = False, project
             if newest is not None and not running:
                 log.add(newest)
             log.write()
-            steps = log.config().get("training", {}).get("steps")
+            steps = log.steps()
             is_complete = steps is not None and log.last >= steps
             if not running:
                 status = "complete" if is_complete else "stopped"

@@ -106,6 +106,21 @@ TEST(TextPlot, DrawsASinglePoint) {
   EXPECT_THAT(text, HasSubstr("2.5"));
 }
 
+// Means of a constant differ in the last bits, and a file may hold any number.
+TEST(TextPlot, DrawsValuesThatDifferByRoundingAndHugeOnes) {
+  std::vector<double> steps, means;
+  double sum = 0;
+  for (int step = 1; step <= 10'000; ++step) {
+    sum += 0.1;
+    steps.push_back(step);
+    means.push_back(sum / step);
+  }
+  EXPECT_FALSE(text_plot({{.name = "lr", .x = steps, .y = means}}, {}).empty());
+  EXPECT_FALSE(text_plot({{.name = "lr", .x = {1, 2}, .y = {1, std::nextafter(1.0, 2.0)}}}, {}).empty());
+  EXPECT_FALSE(text_plot({{.name = "loss", .x = {1, 2}, .y = {-1e299, 1e299}}}, {}).empty());
+  EXPECT_FALSE(text_plot({{.name = "loss", .x = {9e18}, .y = {1}}}, {}).empty());
+}
+
 TEST(TextPlot, RefusesStepsWithoutValues) {
   EXPECT_THROW(text_plot({{.name = "loss", .x = {1, 2}, .y = {1}}}, {}), Error);
 }

@@ -250,7 +250,10 @@ wrong("a pipe, which would block", [work / "pipe"], "expected a file, found a pi
 
 
 def peak_kib(folder):
-    process = subprocess.Popen([lehr, "metrics", folder], stdout=subprocess.DEVNULL)
+    # The address sanitizer would keep freed lines for a while.
+    options = os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=0:thread_local_quarantine_size_kb=0"
+    process = subprocess.Popen([lehr, "metrics", folder, "--keys", "loss,lr"], stdout=subprocess.DEVNULL,
+                               env={**os.environ, "ASAN_OPTIONS": options.lstrip(":")})
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return usage.ru_maxrss if process.returncode == 0 else None
