@@ -202,7 +202,7 @@ TEST_P(ConvertEveryFamily, ARoundTripWritesTheSameFile) {
   const Folder folder;
   const fs::path original = kReferences / GetParam();
   const auto there = convert_checkpoint(
-      {.model = original, .output = folder.path() / "fused", .layout = ExpertLayout::fused, .max_shard_bytes = 20'000},
+      {.model = original, .output = folder.path() / "fused", .layout = ExpertLayout::fused, .max_shard_bytes = 8'000},
       families());
   EXPECT_GT(there.num_files, 1);
   EXPECT_THAT(there.left_out, IsEmpty());
