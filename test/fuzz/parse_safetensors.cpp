@@ -1,4 +1,5 @@
 // A safetensors file. An accepted one must fill its data, and every byte of every tensor must be readable.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -57,6 +58,6 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t mos
   const size_t changed = lehr::fuzz::mutate_json(data + sizeof header, header, room, seed);
   const uint64_t length = changed;
   std::memcpy(data, &length, sizeof length);
-  std::memcpy(data + sizeof header + changed, rest.data(), rest.size());
+  std::copy(rest.begin(), rest.end(), data + sizeof header + changed);  // memcpy takes no null, not even for no bytes
   return sizeof header + changed + rest.size();
 }
