@@ -38,24 +38,19 @@ LabelledText parse_line(std::string_view line, const std::string& where) {
   return result;
 }
 
-LabelledText parse_json(
-    simdjson::dom::parser& parser,
-    std::string_view line,
-    const ClassificationOptions& options,
-    const std::string& where,
-    const std::function<bool(std::string& json)>& repair) {
-  const simdjson::dom::element value = parse_row(parser, line, where, repair);
+LabelledText parse_json(simdjson::dom::parser& parser, const ExampleLine& line, const ClassificationOptions& options) {
+  const simdjson::dom::element value = parse_row(parser, line);
   std::string_view text;
   LabelledText result;
   require(
       value.is_object() && value.at_key(options.text_key).get(text) == simdjson::SUCCESS,
       "{}: expected an object with a text under the key \"{}\"",
-      where,
+      line.where,
       options.text_key);
   require(
       value.at_key(options.label_key).get(result.label) == simdjson::SUCCESS,
       "{}: expected an integer under the key \"{}\"",
-      where,
+      line.where,
       options.label_key);
   result.text = text;
   return result;
@@ -94,12 +89,7 @@ ClassificationBatch make_batch(
 ClassificationDataset::ClassificationDataset(
     const std::filesystem::path& path, const Tokenizer& tokenizer, ClassificationOptions options)
     : options_(std::move(options)), pad_id_(tokenizer.pad_id().value_or(tokenizer.eos_id().value_or(0))) {
-  require(
-      options_.max_length > 0 && options_.pad_to_multiple_of > 0,
-      "{}: max_length is {} and pad_to_multiple_of {}, but both must be at least 1",
-      path.string(),
-      options_.max_length,
-      options_.pad_to_multiple_of);
+  check_lengths(path, options_.max_length, options_.pad_to_multiple_of);
   for (const auto& file : example_files(path)) {
     read(file, tokenizer);
   }
@@ -108,28 +98,18 @@ ClassificationDataset::ClassificationDataset(
 
 void ClassificationDataset::read(const std::filesystem::path& file, const Tokenizer& tokenizer) {
   const bool json = has_rows(file, TextKind::by_name);
-  LineReader lines(json ? open_rows(file, {.required = {options_.text_key, options_.label_key}}) : open_bytes(file));
+  auto source = json ? open_rows(file, {.required = {options_.text_key, options_.label_key}}) : open_bytes(file);
   simdjson::dom::parser parser;
-  for (std::string_view line; lines.next(line);) {
-    const std::string where = fmt::format("{}:{}", file.string(), lines.line_number());
-    require_utf8(line, file.string(), lines.line_number());
-    if (line.ends_with('\r')) {
-      line.remove_suffix(1);
-    }
-    if (line.empty()) {
-      continue;
-    }
-    const auto repair = [&](std::string& text) {
-      return lone_surrogates_.replace(text, file.string(), lines.line_number());
-    };
-    const LabelledText labelled = json ? parse_json(parser, line, options_, where, repair) : parse_line(line, where);
+  read_example_lines(std::move(source), file, lone_surrogates_, [&](const ExampleLine& line) {
+    const std::string& where = line.where;
+    const LabelledText labelled = json ? parse_json(parser, line, options_) : parse_line(line.text, where);
     require(labelled.label >= 0, "{}: the label is {}, expected labels 0, 1, ...", where, labelled.label);
     std::vector<int32_t> ids = tokenizer.encode(labelled.text);
     require(!ids.empty(), "{}: the text is empty", where);
     ids.resize(std::min(ids.size(), static_cast<size_t>(options_.max_length)));
     num_labels_ = std::max(num_labels_, labelled.label + 1);
     examples_.push_back({std::move(ids), labelled.label});
-  }
+  });
 }
 
 ClassificationLoader::ClassificationLoader(

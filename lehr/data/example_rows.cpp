@@ -1,8 +1,10 @@
 #include "lehr/data/example_rows.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/data/corpus.h"
 #include "lehr/data/text_source.h"
 
 namespace lehr::data {
@@ -12,17 +14,42 @@ std::vector<std::filesystem::path> example_files(const std::filesystem::path& pa
   return std::filesystem::is_regular_file(path, unreadable) ? std::vector{path} : list_files({.path = path});
 }
 
-simdjson::dom::element parse_row(
-    simdjson::dom::parser& parser,
-    std::string_view line,
-    const std::string& where,
-    const std::function<bool(std::string& json)>& repair) {
+void check_lengths(const std::filesystem::path& path, int64_t max_length, int64_t pad_to_multiple_of) {
+  require(
+      max_length > 0 && pad_to_multiple_of > 0,
+      "{}: max_length is {} and pad_to_multiple_of {}, but both must be at least 1",
+      path.string(),
+      max_length,
+      pad_to_multiple_of);
+}
+
+void read_example_lines(
+    std::unique_ptr<ByteSource> source,
+    const std::filesystem::path& file,
+    LoneSurrogates& lone_surrogates,
+    const std::function<void(const ExampleLine&)>& take) {
+  LineReader lines(std::move(source));
+  for (std::string_view line; lines.next(line);) {
+    require_utf8(line, file.string(), lines.line_number());
+    if (line.ends_with('\r')) {
+      line.remove_suffix(1);
+    }
+    if (line.empty()) {
+      continue;
+    }
+    take({line, fmt::format("{}:{}", file.string(), lines.line_number()), [&](std::string& json) {
+            return lone_surrogates.replace(json, file.string(), lines.line_number());
+          }});
+  }
+}
+
+simdjson::dom::element parse_row(simdjson::dom::parser& parser, const ExampleLine& line) {
   simdjson::dom::element value;
-  auto error = parser.parse(line.data(), line.size()).get(value);
-  if (std::string changed(line); error == simdjson::STRING_ERROR && repair(changed)) {
+  auto error = parser.parse(line.text.data(), line.text.size()).get(value);
+  if (std::string changed(line.text); error == simdjson::STRING_ERROR && line.repair(changed)) {
     error = parser.parse(changed).get(value);
   }
-  require(error == simdjson::SUCCESS, "{}: not valid JSON ({})", where, simdjson::error_message(error));
+  require(error == simdjson::SUCCESS, "{}: not valid JSON ({})", line.where, simdjson::error_message(error));
   return value;
 }
 

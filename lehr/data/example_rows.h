@@ -7,11 +7,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "lehr/data/byte_source.h"
 #include "lehr/data/loader.h"
+#include "lehr/data/lone_surrogates.h"
 #include "lehr/data/sample_order.h"
 
 namespace lehr::data {
@@ -19,13 +22,27 @@ namespace lehr::data {
 /// Returns the file `path`, whatever its name is, or the files of a folder or a pattern (TextSource).
 std::vector<std::filesystem::path> example_files(const std::filesystem::path& path);
 
-/// Parses a JSON line, which `parser` owns. `repair` may change a line with invalid escapes, and returns whether it
-/// did. Throws a usage error that begins with `where` if the line is not valid JSON.
-simdjson::dom::element parse_row(
-    simdjson::dom::parser& parser,
-    std::string_view line,
-    const std::string& where,
-    const std::function<bool(std::string& json)>& repair);
+/// Throws a usage error that begins with `path` unless both are at least 1.
+void check_lengths(const std::filesystem::path& path, int64_t max_length, int64_t pad_to_multiple_of);
+
+/// A line of a file of examples, valid until the next one.
+struct ExampleLine {
+  std::string_view text;
+  std::string where;  ///< "file:line", for messages.
+  /// May change JSON with invalid escapes, and returns whether it did.
+  std::function<bool(std::string& json)> repair;
+};
+
+/// Calls `take` with each line that is not empty, without its end. Lone surrogates that are replaced are counted in
+/// `lone_surrogates`. Throws a usage error for a line that is not UTF-8.
+void read_example_lines(
+    std::unique_ptr<ByteSource> source,
+    const std::filesystem::path& file,
+    LoneSurrogates& lone_surrogates,
+    const std::function<void(const ExampleLine&)>& take);
+
+/// Parses a JSON line, which `parser` owns. Throws a usage error that begins with its place if it is not valid JSON.
+simdjson::dom::element parse_row(simdjson::dom::parser& parser, const ExampleLine& line);
 
 /// Returns the width of a step's batch: the longest sequence of all ranks (`length_of` a sample), rounded up to
 /// `multiple`, but at most `most`.

@@ -89,12 +89,7 @@ std::vector<std::string> PairsOptions::keys() const {
 
 PairsDataset::PairsDataset(const std::filesystem::path& path, const Tokenizer& tokenizer, PairsOptions options)
     : options_(std::move(options)), pad_id_(tokenizer.pad_id().value_or(tokenizer.eos_id().value_or(0))) {
-  require(
-      options_.max_length > 0 && options_.pad_to_multiple_of > 0,
-      "{}: max_length is {} and pad_to_multiple_of {}, but both must be at least 1",
-      path.string(),
-      options_.max_length,
-      options_.pad_to_multiple_of);
+  check_lengths(path, options_.max_length, options_.pad_to_multiple_of);
   for (const auto& file : example_files(path)) {
     read(file, tokenizer);
   }
@@ -103,20 +98,11 @@ PairsDataset::PairsDataset(const std::filesystem::path& path, const Tokenizer& t
 
 void PairsDataset::read(const std::filesystem::path& file, const Tokenizer& tokenizer) {
   const std::vector<std::string> keys = options_.keys();
-  LineReader lines(open_rows(file, {.required = keys}));
+  auto source = open_rows(file, {.required = keys});
   simdjson::dom::parser parser;
-  for (std::string_view line; lines.next(line);) {
-    const std::string where = fmt::format("{}:{}", file.string(), lines.line_number());
-    require_utf8(line, file.string(), lines.line_number());
-    if (line.ends_with('\r')) {
-      line.remove_suffix(1);
-    }
-    if (line.empty()) {
-      continue;
-    }
-    const simdjson::dom::element value = parse_row(parser, line, where, [&](std::string& json) {
-      return lone_surrogates_.replace(json, file.string(), lines.line_number());
-    });
+  read_example_lines(std::move(source), file, lone_surrogates_, [&](const ExampleLine& line) {
+    const std::string& where = line.where;
+    const simdjson::dom::element value = parse_row(parser, line);
     PairsExample& example = examples_.emplace_back();
     for (const std::string& key : keys) {
       std::string_view text;
@@ -129,7 +115,7 @@ void PairsDataset::read(const std::filesystem::path& file, const Tokenizer& toke
       require(!ids.empty(), "{}: the text under \"{}\" is empty", where, key);
       ids.resize(std::min(ids.size(), static_cast<size_t>(options_.max_length)));
     }
-  }
+  });
 }
 
 PairsLoader::PairsLoader(

@@ -110,12 +110,7 @@ std::vector<int32_t> encode_word(const Tokenizer& tokenizer, const std::string& 
 TokenClassificationDataset::TokenClassificationDataset(
     const std::filesystem::path& path, const Tokenizer& tokenizer, TokenClassificationOptions options)
     : options_(std::move(options)), pad_id_(tokenizer.pad_id().value_or(tokenizer.eos_id().value_or(0))) {
-  require(
-      options_.max_length > 0 && options_.pad_to_multiple_of > 0,
-      "{}: max_length is {} and pad_to_multiple_of {}, but both must be at least 1",
-      path.string(),
-      options_.max_length,
-      options_.pad_to_multiple_of);
+  check_lengths(path, options_.max_length, options_.pad_to_multiple_of);
   for (const auto& file : example_files(path)) {
     read(file, tokenizer);
   }
@@ -123,20 +118,11 @@ TokenClassificationDataset::TokenClassificationDataset(
 }
 
 void TokenClassificationDataset::read(const std::filesystem::path& file, const Tokenizer& tokenizer) {
-  LineReader lines(open_rows(file, {.required = {options_.tokens_key, options_.tags_key}}));
+  auto source = open_rows(file, {.required = {options_.tokens_key, options_.tags_key}});
   simdjson::dom::parser parser;
-  for (std::string_view line; lines.next(line);) {
-    const std::string where = fmt::format("{}:{}", file.string(), lines.line_number());
-    require_utf8(line, file.string(), lines.line_number());
-    if (line.ends_with('\r')) {
-      line.remove_suffix(1);
-    }
-    if (line.empty()) {
-      continue;
-    }
-    const simdjson::dom::element row = parse_row(parser, line, where, [&](std::string& text) {
-      return lone_surrogates_.replace(text, file.string(), lines.line_number());
-    });
+  read_example_lines(std::move(source), file, lone_surrogates_, [&](const ExampleLine& line) {
+    const std::string& where = line.where;
+    const simdjson::dom::element row = parse_row(parser, line);
     const std::vector<std::string> words = words_of(row, options_, where);
     const std::vector<int64_t> labels = labels_of(row, options_, where);
     require(
@@ -162,7 +148,7 @@ void TokenClassificationDataset::read(const std::filesystem::path& file, const T
     example.ids.resize(length);
     example.labels.resize(length);
     examples_.push_back(std::move(example));
-  }
+  });
 }
 
 TokenClassificationLoader::TokenClassificationLoader(
