@@ -39,6 +39,17 @@ function(lehr_library name)
   set_property(GLOBAL APPEND PROPERTY LEHR_LIBRARIES lehr_${name})
 endfunction()
 
+# lehr_as_libtorch(target file...): compiles these files with NDEBUG, as LibTorch is; otherwise at::RecordFunction has
+# another layout. The precompiled header fits only if it was compiled so, too.
+function(lehr_as_libtorch target)
+  string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
+  list(TRANSFORM ARGN PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES COMPILE_DEFINITIONS NDEBUG)
+  if(NOT "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${type}}" MATCHES "-DNDEBUG")
+    set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+  endif()
+endfunction()
+
 # lehr_executable(name SOURCES file... USES folder...): the common part of programs, tests and benchmarks. HEADERS_OF
 # names the target whose precompiled headers they use; default: lehr_base.
 function(lehr_executable name)

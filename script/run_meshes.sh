@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 export LEHR_ALL_MESHES=1
 make --no-print-directory configure && cmake --build "$1" --target train_mesh_test train_pipeline_test train_test || exit
-suites='*EveryMesh*:*EverySchedule*:*HeterogeneousMeshes*:*UnequalMoELayers*'
+suites='*EveryMesh*:*EverySchedule*:*HeterogeneousMeshes*:*UnequalMoELayers*:*AFlippedBitIsNamed*:*IsNotReportedWithoutAFault*'
 passed=0 failed=0
 for binary in train_mesh_test train_pipeline_test train_test; do
   log=$1/results/all_meshes_$binary.log

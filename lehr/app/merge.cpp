@@ -6,9 +6,12 @@
 #include "lehr/base/log.h"
 #include "lehr/base/value_of.h"
 #include "lehr/config/command_line.h"
+#include "lehr/config/json.h"
+#include "lehr/descriptor/config_update.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/inject.h"
 #include "lehr/pretrained/save_model.h"
+#include "lehr/state/dtype.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/train_spec.h"
 
@@ -66,6 +69,11 @@ void merge(const Options& options, const descriptor::ModelFamilies& families) {
       *folder.args,
       {.output = options.output,
        .dtype = type,
+       .config = descriptor::updated_config(
+           parse_json_file(folder.base / "config.json"),
+           families.of_hf_folder(folder.base),
+           *folder.args,
+           state::torch_name(type)),
        .max_shard_bytes = options.max_shard_size_mb * 1000 * 1000,
        .copies = pretrained::files_beside(folder)});
   Logger log;

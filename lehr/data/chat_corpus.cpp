@@ -3,9 +3,10 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <thread>
+#include <cmath>
 
 #include "lehr/base/error.h"
+#include "lehr/base/usable_cores.h"
 #include "lehr/data/chat_rows.h"
 #include "lehr/data/ordered_pipeline.h"
 #include "lehr/data/tokenize_corpus.h"
@@ -60,7 +61,7 @@ TokenStream read_conversations(
     return encoded;
   };
 
-  const int64_t threads = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  const int64_t threads = static_cast<int64_t>(std::ceil(usable_cores()));
   OrderedPipeline<Rows, Conversations> pipeline(threads, 2 * threads + 2, take, encode);
   TokenBuffer buffer(dataset.path, tokenizer.vocab_size(), tokenizer_fingerprint(tokenizer));
   int64_t kept = 0, dropped = 0, cut = 0, without_answer = 0;

@@ -2,11 +2,12 @@
 #include "lehr/data/tokenize_corpus.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <string_view>
-#include <thread>
 
 #include "lehr/base/error.h"
+#include "lehr/base/usable_cores.h"
 #include "lehr/data/ordered_pipeline.h"
 
 namespace lehr::data {
@@ -66,7 +67,7 @@ TokenizeProgress tokenize_documents(
   };
 
   const int64_t threads =
-      options.num_threads > 0 ? options.num_threads : std::max<int64_t>(1, std::thread::hardware_concurrency());
+      options.num_threads > 0 ? options.num_threads : static_cast<int64_t>(std::ceil(usable_cores()));
   TokenizeProgress done{.total_bytes = reader.total_bytes()};
   OrderedPipeline<TextChunk, IdChunk> pipeline(threads, 2 * threads + 2, take, encode);
   while (const auto chunk = pipeline.next()) {

@@ -28,7 +28,7 @@ inline const std::string kStoreGone = "the process that holds the ranks' store (
 
 /// Requests reports from all ranks. Returns them by rank once all have answered, or after `patience`: "waits in
 /// all_reduce number 17 on axis tp for 31 s, in step 12"; nullopt for a rank that did not answer, because it is stopped
-/// or not connected yet. Requests must not overlap. Throws the store's errors.
+/// or not connected yet. Throws the store's errors.
 std::vector<std::optional<std::string>> request_reports(
     c10d::Store& store, int64_t world_size, std::chrono::milliseconds patience);
 

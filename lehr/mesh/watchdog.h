@@ -79,6 +79,11 @@ class Watchdog {
 
   /// Throws PeerFailure if a rank has failed.
   void check() const;
+  /// The time limit of a collective; zero if there is none.
+  std::chrono::milliseconds timeout() const { return options_.timeout; }
+  /// Call it when the other ranks are late at a point without collectives. Asks all of them for their state, through
+  /// `store`, with short calls. If one is silent, all ranks end with `what` and its name: throws PeerFailure.
+  void expect_answers(c10d::Store& store, const std::string& what);
   /// Waits for the collective of `ticket`, or for a message from one rank to another. `ranks` are the group's. Work
   /// that is not complete then continues on the device, and the watchdog's thread observes it: if it fails or takes too
   /// long, all ranks are told, connections are broken so that nothing waits for the device any more, and `check`

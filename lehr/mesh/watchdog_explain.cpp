@@ -127,4 +127,20 @@ void Watchdog::explain(
   throw PeerFailure(report, -1);
 }
 
+void Watchdog::expect_answers(c10d::Store& store, const std::string& what) {
+  const auto reports = request_reports(store, options_.world_size, 2 * options_.patience);
+  std::vector<std::string> silent;
+  for (int64_t rank = 0; rank < options_.world_size && silent.size() < kMostNamed; ++rank) {
+    if (!reports[static_cast<size_t>(rank)]) {
+      silent.push_back(called(rank) + kSilent);
+    }
+  }
+  if (silent.empty()) {
+    return;
+  }
+  const std::string report = fmt::format("{}: {}", what, fmt::join(silent, "; "));
+  publish_failure(store, -1, report);
+  throw PeerFailure(report, -1);
+}
+
 }  // namespace lehr::mesh

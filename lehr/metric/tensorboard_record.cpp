@@ -1,26 +1,13 @@
 // Encodes protocol buffers and TFRecords, bytes in little-endian order on any machine.
 #include "lehr/metric/tensorboard_record.h"
 
-#include <array>
 #include <bit>
+#include <span>
+
+#include "lehr/base/crc32c.h"
 
 namespace lehr::metric {
 namespace {
-
-constexpr std::array<uint32_t, 256> make_crc_table() {
-  constexpr uint32_t kCastagnoliReversed = 0x82F63B78U;
-  std::array<uint32_t, 256> table{};
-  for (uint32_t byte = 0; byte < 256; ++byte) {
-    uint32_t crc = byte;
-    for (int bit = 0; bit < 8; ++bit) {
-      crc = (crc >> 1U) ^ ((crc & 1U) != 0 ? kCastagnoliReversed : 0U);
-    }
-    table[byte] = crc;
-  }
-  return table;
-}
-
-constexpr auto kCrcTable = make_crc_table();
 
 template <class Unsigned>
 std::string little_endian(Unsigned value) {
@@ -35,17 +22,9 @@ enum WireType { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
 
 }  // namespace
 
-uint32_t crc32c(std::string_view bytes) {
-  uint32_t crc = ~0U;
-  for (const char byte : bytes) {
-    crc = (crc >> 8U) ^ kCrcTable[(crc ^ static_cast<uint8_t>(byte)) & 0xFFU];
-  }
-  return ~crc;
-}
-
 uint32_t masked_crc32c(std::string_view bytes) {
   constexpr uint32_t kMaskDelta = 0xA282EAD8U;
-  return std::rotr(crc32c(bytes), 15) + kMaskDelta;
+  return std::rotr(crc32c(std::as_bytes(std::span(bytes))), 15) + kMaskDelta;
 }
 
 std::string tf_record(std::string_view data) {

@@ -7,10 +7,7 @@
 
 namespace lehr::metric {
 
-/// Returns the CRC-32C (Castagnoli) of RFC 3720.
-uint32_t crc32c(std::string_view bytes);
-
-/// Returns the masked form in which TFRecord stores a checksum, which stays sound for checksums of checksums.
+/// Returns the CRC-32C in the masked form in which TFRecord stores it, which stays sound for checksums of checksums.
 uint32_t masked_crc32c(std::string_view bytes);
 
 /// Returns one TFRecord: length (8 bytes, little-endian), its checksum, the data, its checksum.

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cmath>
 
 #include "lehr/draw/svg_text.h"
 
@@ -17,17 +16,6 @@ std::string bytes_text(double bytes) {
     bytes /= 1024;
   }
   return fmt::format("{:.3g} {}", bytes, kUnits[unit]);
-}
-
-double tick_step(double range) {
-  const double rough = range / 10;
-  const double power = std::pow(10.0, std::floor(std::log10(rough)));
-  for (const double digit : {1.0, 2.0, 5.0}) {
-    if (digit * power >= rough) {
-      return digit * power;
-    }
-  }
-  return 10 * power;
 }
 
 std::string box_element(const Box& box, std::string_view classes, std::string_view hover) {

@@ -9,9 +9,6 @@ namespace lehr::pipeline {
 /// Formats a number of bytes as "1.5 GiB".
 std::string bytes_text(double bytes);
 
-/// Returns a distance between ticks of 1, 2 or 5 times a power of ten, for about ten ticks in `range` (above 0).
-double tick_step(double range);
-
 struct Box {
   double x, y, width, height;
 };

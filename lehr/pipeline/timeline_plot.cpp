@@ -8,6 +8,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/draw/picture_page.h"
+#include "lehr/draw/plot_scale.h"
 #include "lehr/draw/svg_text.h"
 #include "lehr/pipeline/svg_elements.h"
 #include "lehr/pipeline/timeline_style.h"
@@ -291,7 +292,7 @@ class Drawing {
           scale_,
           xml_text(options_.unit));
     }
-    const double step = tick_step(longest_ > 0 ? longest_ : 1);
+    const double step = draw::tick_step(longest_ > 0 ? longest_ : 1, 10);
     for (int64_t i = 0; static_cast<double>(i) * step <= longest_ * (1 + 1e-9); ++i) {
       const double seconds = static_cast<double>(i) * step;
       svg += line_element("axis", x_of(seconds), height, x_of(seconds), height + 4);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lehr/draw/plot_scale.h"
 #include "lehr/draw/svg_text.h"
 #include "lehr/pipeline/svg_elements.h"
 #include "lehr/plan/report.h"
@@ -86,7 +87,7 @@ std::string memory_svg(const Plan& plan) {
   svg += text_element(
       kLeft, 24, " class=\"title\"", fmt::format("Peak memory of a device, GB: {}", plan.run.config.job.description));
   svg += legend();
-  const double step = pipeline::tick_step(top / kGigabyte);
+  const double step = draw::tick_step(top / kGigabyte, 10);
   for (double tick = 0; tick * kGigabyte <= top; tick += step) {
     const double y = kTop + kHeight - tick * kGigabyte / per_pixel;
     svg += pipeline::line_element("grid", kLeft, y, kWidth - kRight, y);

@@ -26,7 +26,8 @@ void save_model(const nn::Model& model, const descriptor::ModelArgs& args, const
   state::CheckpointContents contents{.step = 0, .weights = {}, .texts = options.texts, .copies = options.copies};
   contents.weights.push_back(
       {.stem = "model", .tensors = std::move(tensors), .max_shard_bytes = options.max_shard_bytes});
-  contents.texts.emplace_back("config.json", to_json(args.to_hf_config(state::torch_name(options.dtype)), true) + "\n");
+  const Node config = options.config.is_null() ? args.to_hf_config(state::torch_name(options.dtype)) : options.config;
+  contents.texts.emplace_back("config.json", to_json(config, true) + "\n");
   // Written to another folder and renamed, so that the output folder is always complete.
   const fs::path aside = output.string() + ".saving";
   state::CheckpointStore store(aside);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "lehr/config/node.h"
 #include "lehr/descriptor/model_args.h"
 #include "lehr/pretrained/model_folder.h"
 #include "lehr/state/file_plan.h"
@@ -15,6 +16,7 @@ namespace lehr::pretrained {
 struct SaveOptions {
   std::filesystem::path output;  ///< Folder to create.
   at::ScalarType dtype;          ///< Dtype of the weights; state keeps its own.
+  Node config = {};              ///< The content of config.json; null: what the model's shape writes.
   int64_t max_shard_bytes = state::kDefaultMaxShardBytes;
   std::vector<std::pair<std::string, std::string>> texts = {};             ///< Further files: name and content.
   std::vector<std::pair<std::string, std::filesystem::path>> copies = {};  ///< Further files: name, and file to copy.

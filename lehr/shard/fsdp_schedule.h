@@ -24,11 +24,14 @@
 
 namespace lehr::shard {
 
+/// The schedule of a model's units on one rank. It is not thread-safe: modules are called and backward runs on one
+/// thread at a time. Calls out of order throw usage errors.
 class FsdpSchedule final : public FsdpBackward, public std::enable_shared_from_this<FsdpSchedule> {
  public:
+  /// A unit, how it is resharded, and its state in the current step.
   struct Unit {
     std::unique_ptr<FsdpUnit> shards;
-    size_t modules = 1;
+    size_t modules = 1;                  ///< Modules that are called one after the other in a forward pass.
     bool reshard = true;                 ///< Reshard after forward, ...
     bool stays_at_end = false;           ///< ... except if forward ends with this unit and backward begins with it.
     bool keep = false;                   ///< Reshard in finish_backward() only.
@@ -64,11 +67,17 @@ class FsdpSchedule final : public FsdpBackward, public std::enable_shared_from_t
   std::vector<at::Tensor> leave_backward(
       const std::shared_ptr<FsdpPass>& pass, std::vector<at::Tensor> gradients) override;
 
+  /// Drops the gradients of the step before, reshards all units, and prefetches the first one.
   void begin_step();
+  /// States whether the next forward and backward are those of the step's last micro-batch. True after begin_step().
   void set_last_microbatch(bool last) { last_ = last; }
   bool reductions_end_step() const { return reductions_.wait_at_end; }
+  /// Waits for the reduce-scatters under way, and reshards. After the last micro-batch it also reduces the gradients of
+  /// units that some ranks did not use, and sums gradients over replicas. Throws a usage error outside of a step.
   void finish_backward();
+  /// Forgets the step under way, after an error: unshards, graphs and gradients. Backward of older graphs then throws.
   void reset() noexcept;
+  /// Unshards all units until the next begin_step(), for evaluation and for reading whole parameters.
   void unshard_all();
 
   const std::vector<Unit>& units() const { return units_; }

@@ -11,7 +11,9 @@
 #include "lehr/config/config.h"
 #include "lehr/config/json.h"
 #include "lehr/data/tokenizer_file.h"
+#include "lehr/descriptor/config_update.h"
 #include "lehr/peft/adapter_folder.h"
+#include "lehr/peft/adapter_names.h"
 #include "lehr/pretrained/weights.h"
 #include "lehr/state/async_checkpointer.h"
 #include "lehr/state/checkpoint.h"
@@ -32,26 +34,30 @@ std::filesystem::path checkpoint_root(const TrainConfig& config) {
   return std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder;
 }
 
-Node generation_config(const descriptor::ModelArgs& args, const std::vector<int64_t>& eos) {
+// That of a model without one.
+Node new_generation_config() {
   Node node = Node::make_table();
-  if (eos.size() == 1) {
-    node.set("eos_token_id", Node(eos.front()));
-  } else if (!eos.empty()) {
-    Node ids = Node::make_list();
-    for (const int64_t id : eos) {
-      ids.push_back(Node(id));
-    }
-    node.set("eos_token_id", ids);
-  }
-  if (const auto pad = args.pad_token_id()) {
-    node.set("pad_token_id", Node(*pad));
-  }
   node.set("do_sample", Node(true));
   return node;
 }
-// Weights may fit a model that computes something else, for example with another rope_theta.
-void require_same_shape(const std::filesystem::path& file, const Node& now, const std::string& advice) {
-  const Node then = parse_json_file(file);
+
+Node table_of(const std::filesystem::path& file) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(file, error)) {
+    return {};
+  }
+  Node node = parse_json_file(file);
+  return node.is_table() ? node : Node();
+}
+// Weights may fit a model that computes something else, for example with another rope_theta. The file may have keys in
+// a form of its own, so it is read and written as the family does.
+void require_same_shape(
+    const std::filesystem::path& file,
+    const descriptor::ModelFamily& family,
+    const Node& now,
+    const std::string& advice) {
+  const Node stored = parse_json_file(file);
+  const Node then = family.from_hf_config(stored)->to_hf_config(descriptor::dtype_of(stored, ""));
   std::vector<std::string> differences;
   for (const auto& [key, value] : now.entries()) {
     const Node* before = then.find(key);
@@ -83,6 +89,7 @@ std::string RunCheckpoints::config_file() const {
 
 RunCheckpoints::RunCheckpoints(
     const TrainConfig& config,
+    const descriptor::ModelFamily& family,
     const descriptor::ModelArgs& args,
     const data::Tokenizer& tokenizer,
     nn::Model& model,
@@ -90,6 +97,7 @@ RunCheckpoints::RunCheckpoints(
     mesh::DistributedContext* mesh,
     const nn::Model* whole)
     : config_(config),
+      family_(family),
       args_(args),
       tokenizer_files_(data::tokenizer_file_contents(tokenizer)),
       model_(model),
@@ -145,6 +153,7 @@ RunCheckpoints::Continuation RunCheckpoints::check_here(
   require_same_peft(folder, then, now.start);
   require_same_shape(
       folder / config_file(),
+      family_,
       args_.to_hf_config(state::torch_name(weights_type())),
       "keep it, or start a new run in another job.dump_folder");
   require(
@@ -182,6 +191,16 @@ void RunCheckpoints::require_same_peft(
         value_of(config_.checkpoint.initial_load_path, "checkpoint.initial_load_path"),
         folder.string());
   }
+}
+
+void RunCheckpoints::continue_from(const std::filesystem::path& folder) {
+  coordinator_->from_main("continue_from", [&] {
+    const bool is_folder = std::filesystem::is_directory(folder);  // model.hf_assets_path may be the file itself
+    const char* name = is_folder && peft::is_adapter_folder(folder) ? peft::kModelConfigFile : "config.json";
+    source_ = table_of(is_folder ? folder / name : folder);
+    source_generation_ = table_of(folder / "generation_config.json");
+    return std::string();
+  });
 }
 
 std::filesystem::path RunCheckpoints::went_back_file(int64_t step) const {
@@ -274,10 +293,12 @@ void RunCheckpoints::add_texts(state::CheckpointContents& contents, const RunSta
     const Node adapter = peft::adapter_config(by_names_, base_names_, args_.head(), base);
     contents.texts.emplace_back("adapter_config.json", to_json(adapter, true) + "\n");
   }
-  contents.texts.emplace_back(
-      config_file(), to_json(args_.to_hf_config(state::torch_name(weights_type())), true) + "\n");
+  const Node config = descriptor::updated_config(source_, family_, args_, state::torch_name(weights_type()));
+  contents.texts.emplace_back(config_file(), to_json(config, true) + "\n");
   if (args_.head() == descriptor::Head::causal_lm) {
-    contents.texts.emplace_back("generation_config.json", to_json(generation_config(args_, stop_ids_), true) + "\n");
+    const Node generation = descriptor::updated_generation_config(
+        source_generation_.is_null() ? new_generation_config() : source_generation_, stop_ids_, args_.pad_token_id());
+    contents.texts.emplace_back("generation_config.json", to_json(generation, true) + "\n");
   }
   contents.texts.emplace_back("trainer.json", to_json(to_node(state), true) + "\n");
 }

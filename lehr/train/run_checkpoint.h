@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "lehr/config/node.h"
 #include "lehr/data/tokenizer.h"
 #include "lehr/descriptor/model_args.h"
 #include "lehr/optim/optimizer.h"
@@ -42,6 +43,7 @@ class RunCheckpoints {
   /// adapters are checked against it.
   RunCheckpoints(
       const TrainConfig& config,
+      const descriptor::ModelFamily& family,
       const descriptor::ModelArgs& args,
       const data::Tokenizer& tokenizer,
       nn::Model& model,
@@ -79,6 +81,11 @@ class RunCheckpoints {
   /// The file of that record; checkpoint.load_step is ignored while it exists.
   std::filesystem::path went_back_file(int64_t step) const;
 
+  /// Sets the folder of the model that the run continues: a checkpoint of the run, or the model that it was given.
+  /// Later checkpoints keep what its config.json and generation_config.json have beside the shape, such as names of
+  /// labels.
+  void continue_from(const std::filesystem::path& folder);
+
   /// Hands a copy of the current state to the writer; the state must not change before wait_copied(). Returns the error
   /// of an earlier save, if there was one: a failed save loses only itself, never an earlier checkpoint. Throws a
   /// runtime error, and saves nothing, if a weight is not finite.
@@ -107,7 +114,10 @@ class RunCheckpoints {
   void require_same_peft(const std::filesystem::path& folder, const RunState& then, const RunState& now) const;
 
   const TrainConfig& config_;
+  const descriptor::ModelFamily& family_;
   const descriptor::ModelArgs& args_;
+  Node source_;             // config.json of the model that the run continues, ...
+  Node source_generation_;  // ... and its generation_config.json; null: none
   std::vector<std::pair<std::string, std::string>> tokenizer_files_;  // names and contents
   nn::Model& model_;
   const nn::Model& by_names_;

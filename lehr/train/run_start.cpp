@@ -75,6 +75,15 @@ std::vector<std::string> start_from(Run& run, const std::filesystem::path& check
   return describe_changes(then, run.state, now);
 }
 
+// Returns the folder of the model that the run continues; empty: none.
+std::filesystem::path source_of(const TrainConfig& config, const std::optional<std::filesystem::path>& checkpoint) {
+  if (checkpoint) {
+    return *checkpoint;
+  }
+  return config.model.hf_assets_path.empty() ? config.checkpoint.initial_load_path.value_or("")
+                                             : config.model.hf_assets_path;
+}
+
 void resume(Run& run, const std::filesystem::path& checkpoint) {
   run.checkpoints->load(checkpoint);
   run.logger.info(
@@ -103,8 +112,18 @@ RunStart find_start(Run& run) {
   RunStart start{.steps = run.config.training.steps};
   if (run.config.checkpoint.enable) {
     run.checkpoints = std::make_unique<RunCheckpoints>(
-        run.config, *run.args, *run.tokenizer, *run.model, *run.optimizer, run.ranks.context(), run.whole.get());
+        run.config,
+        run.spec.family,
+        *run.args,
+        *run.tokenizer,
+        *run.model,
+        *run.optimizer,
+        run.ranks.context(),
+        run.whole.get());
     start.checkpoint = run.checkpoints->find();
+    if (const auto source = source_of(run.config, start.checkpoint); !source.empty()) {
+      run.checkpoints->continue_from(source);
+    }
     for (const auto& warning : run.checkpoints->take_warnings()) {
       run.logger.warn("{}", warning);
     }

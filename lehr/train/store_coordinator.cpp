@@ -9,6 +9,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/mesh/distributed_context.h"
+#include "lehr/mesh/watchdog.h"
 
 namespace lehr::train {
 
@@ -39,21 +40,33 @@ void StoreCoordinator::set(const std::string& key, const std::string& text) {
 // Waits for the text of a key and returns it.
 std::string StoreCoordinator::get(const std::string& key, const std::string& what, Clock::time_point start) {
   auto pause = std::chrono::milliseconds(1);
+  const std::chrono::milliseconds limit = transport_.watch() == nullptr ? patience_ : transport_.watch()->timeout();
+  int64_t asked = 0;
   while (!store_->check({key})) {
     transport_.check();
     const auto now = Clock::now();
+    const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now - start);
     if (now - start >= patience_ || now.time_since_epoch().count() >= latest_) {
-      fail_runtime(
-          "{}: no answer from {} within {} s; did the process end?",
-          name_,
-          what,
-          std::chrono::duration_cast<std::chrono::seconds>(now - start).count());
+      fail_runtime("{}: no answer from {} within {} s; did the process end?", name_, what, waited.count());
+    }
+    if (limit.count() > 0 && now - start >= (asked + 1) * limit) {
+      look_for_silent_ranks(key, ++asked, what, waited);
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::milliseconds(50));
   }
   const auto bytes = store_->get(key);
   return {bytes.begin(), bytes.end()};
+}
+
+// A slow disk may take longer than a collective, so a late rank is no failure as long as it answers. Of the ranks that
+// wait for the same key, one asks. `time` counts the requests of one wait.
+void StoreCoordinator::look_for_silent_ranks(
+    const std::string& key, int64_t time, const std::string& what, std::chrono::seconds waited) {
+  if (transport_.watch() != nullptr && store_->add(fmt::format("{}/asked {}", key, time), 1) == 1) {
+    transport_.watch()->expect_answers(
+        *store_, fmt::format("{}: no answer from {} within {} s", name_, what, waited.count()));
+  }
 }
 
 std::string StoreCoordinator::decide(const std::string& key, const std::string& mine, const Decision& decision) {

@@ -23,7 +23,9 @@ namespace lehr::train {
 class StoreCoordinator : public state::Coordinator {
  public:
   /// All ranks use the same name, which must be unique in this store, and construct the coordinators of a name one
-  /// after the other in the same order. `patience` is the maximum wait for the slowest rank in one call.
+  /// after the other in the same order. `patience` is the maximum wait for the slowest rank in one call. A rank that is
+  /// stopped or hangs is found earlier: whenever the time limit of a collective has passed, all ranks are asked whether
+  /// they are there.
   StoreCoordinator(
       mesh::Transport& transport, std::string name, std::chrono::milliseconds patience = std::chrono::minutes(30));
   ~StoreCoordinator() override;
@@ -36,6 +38,8 @@ class StoreCoordinator : public state::Coordinator {
  private:
   using Clock = std::chrono::steady_clock;
   std::string get(const std::string& key, const std::string& what, Clock::time_point start);
+  void look_for_silent_ranks(
+      const std::string& key, int64_t time, const std::string& what, std::chrono::seconds waited);
   void set(const std::string& key, const std::string& text);
 
   mesh::Transport& transport_;

@@ -107,6 +107,17 @@ TEST(Watchdog, DisconnectsWithoutBlockingTheOtherThreads) {
   EXPECT_EQ(rank.disconnected, 1);
 }
 
+TEST(Watchdog, ASilentRankEndsAllThatExpectItsAnswer) {
+  Rank rank;
+  const auto expect = [&] { rank.watch->expect_answers(*rank.store, "checkpoint: no answer from rank 1 within 9 s"); };
+  {
+    Watchdog other(rank.store, {.rank = 1, .world_size = 2, .patience = milliseconds(300)});
+    EXPECT_NO_THROW(expect());  // late, but there
+  }
+  EXPECT_THROW(expect(), PeerFailure);
+  EXPECT_EQ(rank.failure(), "checkpoint: no answer from rank 1 within 9 s: rank 1 is silent: dead or hung");
+}
+
 TEST(Watchdog, QueriesTheDeviceWithoutBlockingTheOtherThreads) {
   std::atomic<bool> done = false;
   std::atomic<int> asked = 0;

@@ -51,6 +51,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("lehr", type=Path)
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--only", default="")
+parser.add_argument("--kills", type=int, default=3, help="SIGKILLs of each kind; default 3")
 parser.add_argument("--table", type=Path)
 options = parser.parse_args()
 lehr, rng = options.lehr.resolve(), random.Random(options.seed)
@@ -173,7 +174,7 @@ def goes_on(name, run, fault, diagnosed, more=()):
     begin = time.monotonic()
     run.start(*more)
     run.wait_for(done + 1)
-    recovered = time.monotonic() - begin
+    run.recovered = recovered = time.monotonic() - begin
     error = run.end()[1]
     good = run.code == 0 and run.bits() == whole(run.ranks).bits()
     holds(f"{name}: the run goes on with the bits of an undisturbed one", good, f"exit code {run.code}\n{error}")
@@ -193,19 +194,52 @@ def ends(name, run, code, *patterns, within=DIAGNOSED_IN, begin=None):
 
 
 # --- the faults ------------------------------------------------------------------------------------------------------
-def killed_at_random(ranks):
-    run = Run(f"killed_{ranks}", ranks)
-    longest = 0
-    for number in range(5):
-        run.start()
-        run.wait_for(min(run.steps() + rng.randrange(1, 8), STEPS - 2))
-        victim = rng.randrange(ranks)
-        run.hit(victim, signal.SIGKILL)
-        if ranks > 1:
-            longest = max(longest, ends(f"kill {number}", run, [137], rf"rank {victim} was killed by signal 9 \(SIGKILL\)"))
-        else:
-            run.end()
-    goes_on(f"5 kills, {ranks} ranks", run, f"SIGKILL at random instants, {ranks} {'ranks' if ranks > 1 else 'rank'}", longest)
+INSTANTS = {
+    "random": "at random instants",
+    "write": "while a checkpoint is written",
+    "rename": "just after a checkpoint is published, while old ones are deleted",
+}
+
+
+def wait_for_a_save(run, instant):
+    """Returns within a checkpoint's writing, or right after it has got its name."""
+    half_written = lambda: any(name.startswith(".step-") for name in names(run.folder / "checkpoints"))
+    while run.process.poll() is None and not half_written():
+        pass  # a save takes milliseconds
+    if instant == "write":
+        time.sleep(rng.uniform(0, 0.003))
+    while instant == "rename" and run.process.poll() is None and half_written():
+        pass
+
+
+def names(folder):
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def killed(ranks, instant):
+    """Kills five times per run, with a checkpoint in each step, and compares the bits of what continues."""
+    longest = in_a_save = 0
+    for begin in range(0, options.kills, 5):
+        run = Run(f"killed_{instant}_{ranks}_{begin}", ranks)
+        for number in range(begin, min(begin + 5, options.kills)):
+            run.start()
+            run.wait_for(min(run.steps() + rng.randrange(1, 8), STEPS - 2))
+            if instant != "random":
+                wait_for_a_save(run, instant)
+            victim = rng.randrange(ranks)
+            run.hit(victim, signal.SIGKILL)
+            if ranks > 1:
+                longest = max(longest, ends(f"kill {number}", run, [137], rf"rank {victim} was killed by signal 9 \(SIGKILL\)"))
+            else:
+                run.end()
+            in_a_save += any(name.startswith(".step-") for name in names(run.folder / "checkpoints"))
+        goes_on(f"kills {instant}, {ranks} ranks", run, "", longest)
+        rows.pop()
+    what = f"{options.kills} SIGKILLs {INSTANTS[instant]}, {ranks} {'ranks' if ranks > 1 else 'rank'} ({in_a_save} left a half-written checkpoint)"
+    rows.append((what, f"{longest:.1f} s" if ranks > 1 else "-", f"{run.recovered:.1f} s"))
 
 
 def stopped_by_a_signal(number):
@@ -219,7 +253,6 @@ def stopped_by_a_signal(number):
 
 
 def asleep():
-    # Between two saves: a rank that sleeps while the others wait for its part of a checkpoint is noticed later.
     run = Run("asleep", RANKS).start("--checkpoint.interval=20")
     run.wait_for(23)
     victim = rng.randrange(RANKS)
@@ -227,6 +260,18 @@ def asleep():
     run.hit(victim, signal.SIGSTOP)
     took = ends("SIGSTOP", run, [1, 137], rf"rank {victim}\b", r"was not finished within 5 s", within=DIAGNOSED_IN + 10, begin=begin)
     goes_on("SIGSTOP", run, "a rank sleeps (SIGSTOP; time limit of collectives: 5 s)", took)
+
+
+def asleep_in_a_save():
+    """Stops a rank while the others wait for its part of a checkpoint, or for it in the collective after that."""
+    run = Run("asleep_in_a_save", RANKS).start("--checkpoint.async_mode=disabled")
+    run.wait_for(20)
+    wait_for_a_save(run, "write")
+    victim = rng.randrange(RANKS)
+    begin = time.monotonic()
+    run.hit(victim, signal.SIGSTOP)
+    took = ends("SIGSTOP in a save", run, [1, 137], rf"rank {victim}\b.* is silent", within=DIAGNOSED_IN + 10, begin=begin)
+    goes_on("SIGSTOP in a save", run, "a rank sleeps while a checkpoint is saved", took)
 
 
 def crashed(number):
@@ -370,11 +415,11 @@ def other_meshes():
 
 
 FAULTS = {
-    "kill-1": lambda: killed_at_random(1),
-    "kill-4": lambda: killed_at_random(RANKS),
+    **{f"kill-{instant}-{ranks}": lambda ranks=ranks, instant=instant: killed(ranks, instant) for instant in INSTANTS for ranks in (1, RANKS)},
     "sigterm": lambda: stopped_by_a_signal(signal.SIGTERM),
     "sigint": lambda: stopped_by_a_signal(signal.SIGINT),
     "sleep": asleep,
+    "save-sleep": asleep_in_a_save,
     "segfault": lambda: crashed(signal.SIGSEGV),
     "abort": lambda: crashed(signal.SIGABRT),
     "launcher": launcher_killed,

@@ -85,12 +85,13 @@ std::string error_of(const TrainConfig& config, const testing::Mesh& mesh, const
   return "";
 }
 
-// Ten flips on each of two meshes: of a weight or of a reduced gradient, of any bit.
+// Flips on each of two meshes, of a weight or of a reduced gradient, of any bit: 4 each, or 25 with LEHR_ALL_MESHES=1.
 TEST(Replicas, AFlippedBitIsNamedWithRankTensorAndStep) {
   const testing::Mesh with_majority{.dp_replicate = 3}, pairs{.dp_replicate = 2, .tp = 2};
   const testing::Folder folder;
-  for (uint32_t number = 0; number < 20; ++number) {
-    const bool first = number < 10;
+  const uint32_t each = testing::all_meshes() ? 25 : 4;
+  for (uint32_t number = 0; number < 2 * each; ++number) {
+    const bool first = number < each;
     const testing::Mesh& mesh = first ? with_majority : pairs;
     const Flip planted{
         .rank = static_cast<int64_t>(number) % mesh.world(),
@@ -146,7 +147,8 @@ TEST(Replicas, WarningsLetTheRunGoOn) {
   EXPECT_EQ(error_of(config, mesh, plant_of({.rank = 1, .step = 2, .seed = 1}, name)), "");
 }
 
-// 200 steps on two meshes: replicas are compared in each, and the arithmetic is checked in every fourth.
+// 25 steps on each of two meshes, or 2,000 with LEHR_ALL_MESHES=1: replicas are compared in each step, and the
+// arithmetic is checked in every fourth.
 TEST(SilentCorruption, IsNotReportedWithoutAFault) {
   for (const testing::Mesh& mesh : {testing::Mesh{.dp_replicate = 2, .tp = 2}, testing::Mesh{.dp_shard = 2, .cp = 2}}) {
     const testing::Folder folder;
@@ -155,7 +157,7 @@ TEST(SilentCorruption, IsNotReportedWithoutAFault) {
         mesh,
         {{"reliability.hash_every_n_steps", "1"},
          {"reliability.recompute_every_n_steps", "4"},
-         {"training.steps", "100"}});
+         {"training.steps", testing::all_meshes() ? "2000" : "25"}});
     EXPECT_EQ(error_of(config, mesh, [](int64_t, Trainer&) {}), "");
   }
 }

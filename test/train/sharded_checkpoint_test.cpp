@@ -358,6 +358,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, FindCheckpoint, ::testing::Values(1, 3));
 // A rank of a run with all that its checkpoints need.
 struct RankRun {
   TrainConfig config;
+  descriptor::ModelFamily family = model::qwen3_dense_family();
   std::unique_ptr<data::Tokenizer> tokenizer;
   RankModel rank;
   RunCheckpoints checkpoints;
@@ -366,7 +367,7 @@ struct RankRun {
       : config(testing::tiny_run(root)),
         tokenizer(build_tokenizer(config)),
         rank(context),
-        checkpoints(config, *rank.args, *tokenizer, *rank.model, *rank.optimizer, context) {}
+        checkpoints(config, family, *rank.args, *tokenizer, *rank.model, *rank.optimizer, context) {}
 };
 
 // One rank writes the config file of the folder before the others read it.

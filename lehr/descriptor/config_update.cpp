@@ -1,0 +1,121 @@
+#include "lehr/descriptor/config_update.h"
+
+#include <algorithm>
+
+#include "lehr/base/error.h"
+#include "lehr/config/json.h"
+
+namespace lehr::descriptor {
+
+namespace {
+bool equal(const Node& a, const Node& b) {
+  return to_json(a) == to_json(b);
+}
+
+// Returns what the family reads of a config.json, in the form in which it writes it; nullopt if it cannot be read.
+std::optional<Node> as_written(const Node& config, const ModelFamily& family, const std::string& dtype) {
+  try {
+    return family.from_hf_config(parse_json(to_json(config), "config.json"))->to_hf_config(dtype);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// The dtype of the weights has two names, of which a file should have one.
+void set_dtype(Node& config, const Node& source, const std::string& dtype) {
+  const char* name = source.find("dtype") != nullptr ? "dtype" : "torch_dtype";
+  config.erase("torch_dtype");
+  config.erase("dtype");
+  config.set(name, Node(dtype));
+}
+}  // namespace
+
+std::string dtype_of(const Node& config, const std::string& otherwise) {
+  for (const char* name : {"dtype", "torch_dtype"}) {
+    const Node* found = config.find(name);
+    if (found != nullptr && found->is_string()) {
+      return found->as_string();
+    }
+  }
+  return otherwise;
+}
+
+Node updated_config(const Node& given, const ModelFamily& family, const ModelArgs& args, const std::string& dtype) {
+  const Node now = args.to_hf_config(dtype);
+  Node source = given;
+  if (source.is_table()) {
+    source.erase("quantization_config");  // weights are written in `dtype`
+  }
+  const auto before = source.is_table() ? as_written(source, family, dtype) : std::nullopt;
+  const Node* type = before ? before->find("model_type") : nullptr;
+  if (!before || (type != nullptr && !equal(*type, now.at("model_type")))) {
+    return now;
+  }
+  Node result = source;
+  for (const auto& [key, value] : before->entries()) {
+    if (now.find(key) == nullptr) {
+      result.erase(key);
+    }
+  }
+  for (const auto& [key, value] : now.entries()) {
+    const Node* old = before->find(key);
+    if (old == nullptr || !equal(*old, value)) {
+      result.set(key, value);
+    }
+  }
+  set_dtype(result, source, dtype);
+  const auto same = [&](const Node& config) {
+    const auto read = as_written(config, family, dtype);
+    return read && equal(*read, now);
+  };
+  if (same(result)) {
+    return result;
+  }
+  // A key of the source decides before one that has changed (rope_parameters before rope_theta): such keys are left
+  // out.
+  result = now;
+  for (const auto& [key, value] : source.entries()) {
+    if (now.find(key) != nullptr) {
+      continue;
+    }
+    Node with = result;
+    with.set(key, value);
+    if (same(with)) {
+      result = std::move(with);
+    }
+  }
+  set_dtype(result, source, dtype);
+  return result;
+}
+
+Node updated_generation_config(Node source, const std::vector<int64_t>& eos, std::optional<int64_t> pad) {
+  std::vector<int64_t> ids;
+  if (const Node* own = source.find("eos_token_id"); own != nullptr && own->is_int()) {
+    ids.push_back(own->as_int());
+  } else if (own != nullptr && own->is_list()) {
+    for (const Node& id : own->items()) {
+      ids.push_back(id.as_int());
+    }
+  }
+  const size_t before = ids.size();
+  for (const int64_t id : eos) {
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) {
+      ids.push_back(id);
+    }
+  }
+  if (ids.size() == 1 && before == 0) {
+    source.set("eos_token_id", Node(ids.front()));
+  } else if (ids.size() > before) {
+    Node list = Node::make_list();
+    for (const int64_t id : ids) {
+      list.push_back(Node(id));
+    }
+    source.set("eos_token_id", list);
+  }
+  if (pad) {
+    source.set("pad_token_id", Node(*pad));
+  }
+  return source;
+}
+
+}  // namespace lehr::descriptor

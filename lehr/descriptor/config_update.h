@@ -1,0 +1,27 @@
+// config.json and generation_config.json of a model that was made from another one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lehr/descriptor/model_args.h"
+
+namespace lehr::descriptor {
+
+/// Returns torch's name of the weights' dtype in a config.json (`torch_dtype`, or `dtype` since transformers 5);
+/// `otherwise` if it has none.
+std::string dtype_of(const Node& config, const std::string& otherwise);
+
+/// Returns the config.json of `args`, whose weights have the dtype `dtype`, as an update of `source`, the config.json
+/// of the model that it was made from. Keys that the family does not read stay, such as the names of labels, and so
+/// does the form of those that it reads (rope_parameters, or rope_theta and rope_scaling). Keys whose meaning has
+/// changed are replaced; quantization_config is left out. If `source` describes a model of another family, returns what
+/// `args` writes.
+Node updated_config(const Node& source, const ModelFamily& family, const ModelArgs& args, const std::string& dtype);
+
+/// Returns `source`, a generation_config.json, with these stop tokens added to its own, and with the padding token.
+Node updated_generation_config(Node source, const std::vector<int64_t>& eos, std::optional<int64_t> pad);
+
+}  // namespace lehr::descriptor

@@ -1,0 +1,123 @@
+// config.json of models that were made from published ones: no key is lost, and changes have their effect.
+#include "lehr/descriptor/config_update.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "lehr/config/json.h"
+#include "test/model/heterogeneous.h"
+
+namespace lehr::model {
+namespace {
+
+using descriptor::updated_config;
+using descriptor::updated_generation_config;
+
+const std::filesystem::path kPublished = std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/published";
+
+Node without(Node config, const char* key) {
+  config.erase(key);
+  return config;
+}
+
+struct Source {
+  explicit Source(const std::string& name)
+      : config(parse_json_file(kPublished / (name + ".json"))),
+        family(families.of_hf_folder(kPublished / (name + ".json"))) {}
+
+  // What a run writes that changed these keys of the shape, as [model.args] does.
+  Node updated(const std::string& keys = "{}", const std::string& dtype = "bfloat16") const {
+    auto args = family.from_hf_config(config);
+    const Node changes = parse_json(keys, "model.args");
+    if (changes.size() > 0) {
+      args = family.with_config_keys(*args, changes, "model.args");
+    }
+    return updated_config(config, family, *args, dtype);
+  }
+  std::string read(const Node& node) const { return to_json(family.from_hf_config(node)->to_hf_config("bfloat16")); }
+
+  descriptor::ModelFamilies families = all_families();
+  Node config;
+  const descriptor::ModelFamily& family;
+};
+
+TEST(PublishedConfigs, LoseNoKey) {
+  int64_t count = 0;
+  for (const auto& file : std::filesystem::directory_iterator(kPublished)) {
+    const Source source(file.path().stem().string());
+    const std::string dtype = descriptor::dtype_of(source.config, "bfloat16");
+    const Node result = source.updated("{}", dtype);
+    for (const auto& [key, value] : source.config.entries()) {
+      if (key == "quantization_config") {
+        EXPECT_EQ(result.find(key), nullptr) << file.path();
+        continue;
+      }
+      const Node* found = result.find(key);
+      ASSERT_NE(found, nullptr) << file.path() << ": " << key;
+      EXPECT_EQ(to_json(*found), to_json(value)) << file.path() << ": " << key;
+    }
+    ++count;
+  }
+  EXPECT_GE(count, 12);
+}
+
+TEST(UpdatedConfig, ReplacesWhatHasChanged) {
+  const Source source("llama3.1_8b");
+  const Node result = source.updated(R"({"rope_theta": 1000000.0, "num_hidden_layers": 8})", "float32");
+  EXPECT_EQ(result.at("rope_theta").as_double(), 1e6);
+  EXPECT_EQ(result.at("num_hidden_layers").as_int(), 8);
+  EXPECT_EQ(result.at("torch_dtype").as_string(), "float32");
+  EXPECT_EQ(result.at("pretraining_tp").as_int(), 1);
+  EXPECT_EQ(to_json(result.at("rope_scaling")), to_json(source.config.at("rope_scaling")));
+}
+
+// transformers 5 writes both in one table.
+TEST(UpdatedConfig, KeepsTheFormOfKeysUnlessAChangeNeedsAnother) {
+  Source source("llama3.1_8b");
+  Node rope = source.config.at("rope_scaling");
+  rope.set("rope_theta", source.config.at("rope_theta"));
+  source.config = without(without(source.config, "rope_scaling"), "rope_theta");
+  source.config.set("rope_parameters", rope);
+  source.config = without(source.config, "torch_dtype");
+  source.config.set("dtype", Node("bfloat16"));
+  const Node same = source.updated();
+  EXPECT_EQ(to_json(same.at("rope_parameters")), to_json(rope));
+  EXPECT_EQ(same.find("rope_theta"), nullptr);
+  EXPECT_EQ(same.find("torch_dtype"), nullptr);
+
+  const Node other = source.updated(R"({"rope_theta": 1000000.0})");
+  EXPECT_NE(source.read(other), source.read(source.config));
+  EXPECT_THAT(source.read(other), testing::HasSubstr("\"rope_theta\":1000000"));
+  EXPECT_EQ(other.at("pretraining_tp").as_int(), 1);
+  EXPECT_EQ(other.find("torch_dtype"), nullptr) << "one name of the dtype";
+}
+
+TEST(UpdatedConfig, KeepsNamesOfLabelsWhileTheirNumberIsTheSame) {
+  Source source("llama3.2_1b_ner");
+  EXPECT_EQ(source.updated().at("id2label").at("3").as_string(), "B-ORG");
+  auto args = source.family.from_hf_config(source.config);
+  args->set_token_classification(2, 0.1);
+  const Node result = updated_config(source.config, source.family, *args, "bfloat16");
+  EXPECT_EQ(to_json(result.at("id2label")), R"({"0":"LABEL_0","1":"LABEL_1"})");
+}
+
+TEST(UpdatedConfig, OfAnotherFamilyIsNotTaken) {
+  const Source source("llama3.1_8b");
+  const descriptor::ModelFamily& other = source.families.at("qwen3");
+  const auto args = other.from_flavor("debugmodel");
+  EXPECT_EQ(to_json(updated_config(source.config, other, *args, "float32")), to_json(args->to_hf_config("float32")));
+  EXPECT_EQ(to_json(updated_config(Node(), other, *args, "float32")), to_json(args->to_hf_config("float32")));
+}
+
+TEST(UpdatedGenerationConfig, AddsStopTokens) {
+  const Node source =
+      parse_json(R"({"do_sample": false, "eos_token_id": 7, "temperature": 0.6})", "generation_config.json");
+  EXPECT_EQ(
+      to_json(updated_generation_config(source, {7, 9}, 3)),
+      R"({"do_sample":false,"eos_token_id":[7,9],"temperature":0.6,"pad_token_id":3})");
+  EXPECT_EQ(to_json(updated_generation_config(source, {7}, std::nullopt)), to_json(source));
+}
+
+}  // namespace
+}  // namespace lehr::model
