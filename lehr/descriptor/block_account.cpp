@@ -134,7 +134,7 @@ Account of_attention(
   const Pairs pairs = pairs_of(window, work);
   account.prefill_flops += 4 * real(queries) * pairs.prefill;
   account.decode_flops += 4 * real(queries) * pairs.decode;
-  account.kv_cache_bytes = cached(2 * real(keys) * real(work.num_tokens), work);
+  account.kv_cache_bytes = cached(2 * real(keys) * pairs.decode, work);  // what the last token sees
   return account;
 }
 
@@ -187,7 +187,7 @@ Account of_mixer(const DecoderForm& form, const AttentionSubblock& attention, si
   if (form.latent_attention) {
     return of_latent_attention(form, *form.latent_attention, work);
   }
-  return of_attention(form, attention, layer < form.windows.size() ? form.windows[layer] : 0, work);
+  return of_attention(form, attention, form.window(layer, attention), work);
 }
 
 LayerAccount of_layer(const DecoderForm& form, const BlockConfig& block, size_t index, const Workload& work) {
@@ -210,6 +210,10 @@ LayerAccount of_layer(const DecoderForm& form, const BlockConfig& block, size_t 
 
 bool DecoderForm::has_delta_net(size_t layer) const {
   return std::binary_search(delta_net_layers.begin(), delta_net_layers.end(), static_cast<int64_t>(layer));
+}
+
+int64_t DecoderForm::window(size_t layer, const AttentionSubblock& attention) const {
+  return attention.window > 0 ? attention.window : layer < windows.size() ? windows[layer] : 0;
 }
 
 Account& Account::operator+=(const Account& other) {

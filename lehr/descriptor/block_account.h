@@ -54,13 +54,15 @@ struct DecoderForm {
   bool ffn_bias = false;              ///< Biases of all of these matrices.
   bool router_bias = false;           ///< A router bias that is a parameter.
   bool shared_expert_gate = false;    ///< A gate of the shared expert's output.
-  std::vector<int64_t> windows = {};  ///< Tokens that a token of each layer sees at most, 0 for all of them; empty: all
-                                      ///< layers see all.
+  std::vector<int64_t> windows = {};  ///< Tokens that a token of each layer sees at most by the model's keys, 0 for all
+                                      ///< of them; empty: all layers see all.
   std::optional<LatentAttentionForm> latent_attention = {};  ///< The attention of all layers, if it is this one.
   std::optional<GatedDeltaNetForm> delta_net = {};
   std::vector<int64_t> delta_net_layers = {};  ///< The layers that have it in place of attention, ascending.
 
   bool has_delta_net(size_t layer) const;
+  /// Returns the window of a layer with this attention: its own, or that of the model's keys; 0: it sees all tokens.
+  int64_t window(size_t layer, const AttentionSubblock& attention) const;
 };
 
 /// The use of a model that costs are computed for.
@@ -79,8 +81,9 @@ struct Account {
   int64_t num_parameters = 0;
   int64_t active_parameters = 0;  ///< Without the experts that a token is not routed to.
   int64_t weight_bytes = 0;
-  double kv_cache_bytes = 0;  ///< For Workload::num_sequences sequences of num_tokens tokens; with latent attention the
-                              ///< latents, with gated DeltaNet its state, whose size is independent of num_tokens.
+  double kv_cache_bytes = 0;  ///< For Workload::num_sequences sequences of num_tokens tokens, or of a window, if that
+                              ///< is smaller; with latent attention the latents, with gated DeltaNet its state, whose
+                              ///< size is independent of num_tokens.
   double prefill_flops = 0;   ///< All num_tokens tokens in one pass with causal attention; logits of the last one.
   double decode_flops = 0;    ///< One token, the last of num_tokens; the others are in the cache.
 

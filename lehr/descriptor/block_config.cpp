@@ -43,6 +43,9 @@ Node attention_node(const BlockConfig& block) {
   node.set("num_key_value_heads", attention != nullptr ? Node(attention->num_key_value_heads) : Node());
   node.set("llama4", Node());
   node.set("mamba", Node());
+  if (attention != nullptr && attention->window > 0) {
+    node.set("window_length", Node(attention->window));
+  }
   return node;
 }
 
@@ -67,6 +70,7 @@ std::string describe(const BlockConfig& block) {
   std::string text = block.attention_is_linear() ? "a linear layer for attention, " : "no attention, ";
   if (const auto* attention = std::get_if<AttentionSubblock>(&block.attention)) {
     text = fmt::format("{} KV heads, ", attention->num_key_value_heads);
+    text += attention->window > 0 ? fmt::format("window {}, ", attention->window) : "";
   }
   if (const auto* ffn = std::get_if<FFNSubblock>(&block.ffn)) {
     return text + fmt::format("FFN {}", ffn->intermediate_size);
@@ -90,6 +94,11 @@ void check_block_config(const BlockConfig& block, const std::string& where, int6
         where,
         num_attention_heads,
         attention->num_key_value_heads);
+    require(
+        attention->window >= 0,
+        "{}attention.window_length: expected 1 or more tokens, found {}; leave the key out for the model's window",
+        where,
+        attention->window);
   }
   if (const auto* ffn = std::get_if<FFNSubblock>(&block.ffn)) {
     require_positive(where, "ffn.intermediate_size", ffn->intermediate_size);

@@ -16,6 +16,8 @@ namespace lehr::descriptor {
 /// Grouped-query attention.
 struct AttentionSubblock {
   int64_t num_key_value_heads;  ///< Divides the model's num_attention_heads.
+  int64_t window = 0;           ///< The layer's own sliding window, in tokens with its own; 0: that of the model's keys
+                                ///< (layer_types, sliding_window), if they give the layer one.
   bool operator==(const AttentionSubblock&) const = default;
 };
 
@@ -63,11 +65,13 @@ struct BlockConfig {
   bool operator==(const BlockConfig&) const = default;
 };
 
-/// A short description of the layer, such as "4 KV heads, FFN 1024" or "no attention, 8 experts of 64, 2 per token".
+/// A short description of the layer, such as "4 KV heads, window 512, FFN 1024" or "no attention, 8 experts of 64, 2
+/// per token".
 std::string describe(const BlockConfig& block);
 
 /// Throws a usage error that names the field, prefixed with `where` (such as "config.json: block_configs[3]."), for a
-/// size that is not positive, KV heads that do not divide the query heads, or more experts per token than experts.
+/// size that is not positive, a negative window, KV heads that do not divide the query heads, or more experts per token
+/// than experts.
 void check_block_config(const BlockConfig& block, const std::string& where, int64_t num_attention_heads);
 
 /// The layers of a model as the keys of its config.json other than block_configs describe them.
@@ -80,16 +84,18 @@ struct LayersByDefault {
 /// Returns the block configs of a config.json, one per layer, or nullopt if it has none. Reads these formats and checks
 /// all names and values:
 /// - `block_configs` of puzzletron: {"attention": {"num_key_value_heads"}, "ffn": {"intermediate_size"} or
-///   {"moe": {...}}}, either with "no_op" or "replace_with_linear", for which sizes are not used;
+///   {"moe": {...}}}, either with "no_op" or "replace_with_linear", for which sizes are not used. The attention may
+///   have Nemotron-NAS's "window_length", a window of its own, which puzzletron has no key for;
 /// - `block_configs` of Nemotron-NAS: "n_heads_in_group" (query heads per KV head), "ffn_mult" (the inner width is
 ///   2/3 ffn_mult hidden_size, rounded up to a multiple of 256);
 /// - `per_layer_config`, {"3": {"num_key_value_heads": 2, "skip": ["mlp"]}}: the differences from `by_default`.
 ///
 /// Throws a usage error that names file, key and layer for an unknown key, a value out of range, a wrong number of
-/// layers, or a feature that no family supports (2:4 sparsity, Mamba, Llama 4, windows, sinks).
+/// layers, or a feature that no family supports (2:4 sparsity, Mamba, Llama 4, sink tokens).
 std::optional<std::vector<BlockConfig>> read_block_configs(const Node& config, const LayersByDefault& by_default);
 
-/// Returns the value of `block_configs` in puzzletron's format, with every key.
+/// Returns the value of `block_configs` in puzzletron's format, with every key, and window_length where a layer has a
+/// window of its own.
 Node write_block_configs(const std::vector<BlockConfig>& blocks);
 
 }  // namespace lehr::descriptor

@@ -31,6 +31,17 @@ void read_precision(Entries& entries) {
   }
 }
 
+// The window of a layer's own; 0 if it has none.
+int64_t read_window(Entries& entries) {
+  const Node* window = entries.get("window_length");
+  if (window != nullptr && window->as_int() < 1) {
+    refuse(
+        *window,
+        fmt::format("expected 1 or more tokens, found {}; null stands for the model's window", window->as_int()));
+  }
+  return window != nullptr ? window->as_int() : 0;
+}
+
 int64_t divided(int64_t heads, const Node& group) {
   const int64_t size = group.as_int();
   if (size <= 0 || heads % size != 0) {
@@ -52,22 +63,24 @@ decltype(BlockConfig::attention) read_attention(const Node& node, const LayersBy
   if (form == Form::linear) {
     attention = LinearSubblock{};
   }
+  const int64_t window = read_window(entries);
   if (of_nas) {
     const Node* group = entries.get("n_heads_in_group");
-    entries.refuse_value("window_length", "attention windows are");
     entries.refuse_value("num_sink_tokens", "sink tokens are");
     entries.refuse_flag("unshifted_sink", "sink tokens are");
     entries.refuse_flag("use_prefill_window_in_sink_attention", "sink tokens are");
     if (form == Form::sized) {
       attention = AttentionSubblock{
-          divided(model.num_attention_heads, group != nullptr ? *group : node.at("n_heads_in_group"))};
+          .num_key_value_heads =
+              divided(model.num_attention_heads, group != nullptr ? *group : node.at("n_heads_in_group")),
+          .window = window};
     }
   } else {
     read_precision(entries);
     entries.refuse_value("llama4", "attention of Llama 4 is");
     entries.refuse_value("mamba", "Mamba is");
     if (form == Form::sized) {
-      attention = AttentionSubblock{entries.integer("num_key_value_heads")};
+      attention = AttentionSubblock{.num_key_value_heads = entries.integer("num_key_value_heads"), .window = window};
     } else {
       entries.get("num_key_value_heads");
     }

@@ -91,7 +91,7 @@ std::string attention_text(const ModelBlocks& model, size_t layer) {
     return fmt::format(
         "latent of {} + {}", form.latent_attention->kv_lora_rank, form.latent_attention->qk_rope_head_dim);
   }
-  const int64_t window = layer < form.windows.size() ? form.windows[layer] : 0;
+  const int64_t window = form.window(layer, *attention);
   return fmt::format(
       "{} KV head{}{}",
       attention->num_key_value_heads,

@@ -126,6 +126,9 @@ class ModelArgs {
   /// Sets the block config of each layer; their number becomes the number of layers. Call check() afterwards. The
   /// default throws a usage error, for a family whose layers cannot differ.
   virtual void set_block_configs(std::vector<BlockConfig> blocks);
+  /// True if the block config of a layer may give its attention a window of its own. The default is that of a family
+  /// whose attention has no windows.
+  virtual bool layers_may_have_windows() const { return false; }
   /// Gives layer i + count the settings of layer i, for a model with `count` more layers before layer 0. The default
   /// does nothing, for a family whose layers differ in their block configs only.
   virtual void shift_layers(int64_t /*count*/) {}

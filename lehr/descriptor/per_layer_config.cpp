@@ -75,7 +75,7 @@ void change_block(BlockConfig& block, const Node& node, int64_t num_attention_he
     }
     block.attention = NoOpSubblock{};
   } else if (heads != nullptr) {
-    block.attention = AttentionSubblock{heads->as_int()};
+    block.attention = AttentionSubblock{.num_key_value_heads = heads->as_int()};
   }
   if (skips(skipped, "mlp")) {
     block.ffn = NoOpSubblock{};

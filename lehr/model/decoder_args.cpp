@@ -76,7 +76,7 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
     const auto* kept = std::get_if<descriptor::AttentionSubblock>(&block.attention);
     // A window of w tokens leaves w T - w^2 / 2 of the T^2 / 2 pairs of causal attention.
     const auto layer = static_cast<int64_t>(attention_of_layers.size());
-    const int64_t window = std::min(config.pattern.window(layer).value_or(seq_len), seq_len);
+    const int64_t window = std::min(config.window(layer).value_or(seq_len), seq_len);
     const int64_t length = window == seq_len ? seq_len : 2 * window - window * window / seq_len;
     const bool is_linear = kept != nullptr && config.linear_attention && config.linear_attention->is_linear(layer);
     attention_of_layers.push_back(kept != nullptr && !is_linear ? attention_of_pair * length : 0);

@@ -30,6 +30,12 @@ inline constexpr bool kLayersMayDiffer = requires(LayerParameters p) {
   p.ffn_no_op;
 };
 
+/// True if a layer's parameters have windows: then each layer may have its own.
+template <class LayerParameters>
+inline constexpr bool kHasWindows = requires(LayerParameters p) {
+  p.pattern;
+};
+
 /// True if a layer has members for linear layers in place of its sub-blocks.
 template <class Layer>
 inline constexpr bool kMayBeLinear = requires(typename Layer::Impl layer) {
@@ -131,6 +137,14 @@ class DecoderArgs : public descriptor::ModelArgs {
           where,
           layer,
           Family::kModelType);
+      const auto* attention = std::get_if<descriptor::AttentionSubblock>(&block.attention);
+      require(
+          attention == nullptr || attention->window == 0 || layers_may_have_windows(),
+          "{}block_configs[{}].attention.window_length: the attention of models of type {} has no windows; remove the "
+          "key",
+          where,
+          layer,
+          Family::kModelType);
     }
   }
   std::vector<descriptor::BlockConfig> block_configs() const override { return config_.blocks(); }
@@ -139,6 +153,7 @@ class DecoderArgs : public descriptor::ModelArgs {
     config_.num_hidden_layers = static_cast<int64_t>(blocks.size());
     config_.set_blocks(std::move(blocks));
   }
+  bool layers_may_have_windows() const override { return kHasWindows<LayerParameters>; }
   void shift_layers(int64_t count) override {
     config_.pattern = config_.pattern.shifted(count);
     if (config_.linear_attention) {

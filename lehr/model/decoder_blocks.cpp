@@ -41,7 +41,7 @@ const char* undivided_attention(const DecoderConfig& shape, int64_t layer) {
 BlockConfig plain_block(const DecoderConfig& shape, int64_t layer) {
   const bool undivided = undivided_attention(shape, layer) != nullptr;
   BlockConfig block{
-      .attention = AttentionSubblock{undivided ? 1 : shape.num_key_value_heads},
+      .attention = AttentionSubblock{.num_key_value_heads = undivided ? 1 : shape.num_key_value_heads},
       .ffn = FFNSubblock{shape.intermediate_size}};
   if (shape.moe && shape.moe->has_experts(layer)) {
     block.ffn = MoESubblock{
@@ -133,12 +133,24 @@ DecoderConfig DecoderConfig::of_block(const BlockConfig& block) const {
   overrides.split_vocab_size = split_vocab_size;
   overrides.split_vocab_order = split_vocab_order;
   own.apply(overrides);
+  const auto* attention = std::get_if<AttentionSubblock>(&block.attention);
+  if (attention != nullptr && attention->window > 0) {  // rotary positions stay as they are
+    own.pattern.sliding_window = attention->window;
+    own.pattern.sliding = {true};
+  }
   const auto* experts = std::get_if<MoESubblock>(&block.ffn);
   if (experts != nullptr && own.moe) {
     own.moe->n_shared_experts = 0;
     own.moe->shared_expert_intermediate_size = experts->shared_expert_intermediate_dim;
   }
   return own;
+}
+
+std::optional<int64_t> DecoderConfig::window(int64_t layer) const {
+  const auto index = static_cast<size_t>(layer);
+  const auto* attention =
+      index < block_configs.size() ? std::get_if<AttentionSubblock>(&block_configs[index].attention) : nullptr;
+  return attention != nullptr && attention->window > 0 ? attention->window : pattern.window(layer);
 }
 
 void DecoderConfig::set_blocks(std::vector<BlockConfig> blocks) {
@@ -203,6 +215,11 @@ void check_blocks(const DecoderConfig& shape, const std::string& where) {
         key,
         undivided == nullptr ? "" : undivided,
         attention == nullptr ? 0 : attention->num_key_value_heads);
+    require(
+        undivided == nullptr || attention == nullptr || attention->window == 0,
+        "{}attention.window_length: the layer has {}, which has no windows; remove the key",
+        key,
+        undivided == nullptr ? "" : undivided);
     if (const auto* moe = std::get_if<MoESubblock>(&blocks[layer].ffn)) {
       require(
           shape.moe.has_value(), "{}ffn.moe: this family has no experts; expected intermediate_size, or no_op", key);

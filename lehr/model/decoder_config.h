@@ -68,6 +68,9 @@ struct DecoderConfig {
   /// which the family reads itself.
   static DecoderConfig from_hf(const Node& config, std::span<const char* const> own_keys = {});
 
+  /// The window of a layer: that of its block config, or that of the pattern; nullopt for full attention.
+  std::optional<int64_t> window(int64_t layer) const;
+
   /// Returns one block config per layer, from block_configs or from the fields that apply to all layers.
   std::vector<descriptor::BlockConfig> blocks() const;
   /// Sets the config of each layer: in the fields above if they can express it, with block_configs empty, else in

@@ -36,7 +36,7 @@ std::vector<KindOfLayer> kinds_of_layers(DecoderConfig shape) {
   if (shape.moe) {
     shape.moe->router.n_group = shape.moe->router.topk_group = 1;
   }
-  const descriptor::AttentionSubblock attention{1};
+  const descriptor::AttentionSubblock attention{.num_key_value_heads = 1};
   std::vector<BlockConfig> blocks{{.attention = attention, .ffn = descriptor::FFNSubblock{shape.intermediate_size}}};
   if (shape.moe) {
     blocks.push_back(

@@ -18,6 +18,10 @@ double real(int64_t number) {
 }
 
 void check_layer_sizes(const descriptor::BlockConfig& block, const std::string& where) {
+  const auto* attention = std::get_if<AttentionSubblock>(&block.attention);
+  if (attention != nullptr && attention->window > 0) {
+    require_size(where, "attention.window_length", attention->window);
+  }
   if (const auto* ffn = std::get_if<FFNSubblock>(&block.ffn)) {
     require_size(where, "ffn.intermediate_size", ffn->intermediate_size);
   }

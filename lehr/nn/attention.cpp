@@ -96,12 +96,16 @@ at::Tensor GroupedQueryAttentionImpl::forward(
     query = query.narrow(-1, 0, head_dim_);
   }
   std::tie(query, key) = with_positions(query, key, position_embeddings);
+  AttentionMask seen = mask;
   if (cache != nullptr) {
-    std::tie(key, value) = cache->append(key, value);  // (B, S, Hkv, D)
+    std::tie(key, value) = cache->append(key, value, options_.window);  // (B, S, Hkv, D)
+    if (const int64_t behind = cache->length() - key.size(1); behind > 0) {
+      seen = ops::without_first_keys(mask, behind, cache->length());  // those that the window has left behind
+    }
   }
   ops::AttentionOptions options = options_;
   options.sinks = sinks;
-  at::Tensor attended = attend(query, key, value, mask, options);  // (B, T, Hq, D)
+  at::Tensor attended = attend(query, key, value, seen, options);  // (B, T, Hq, D)
   if (output_gate_) {
     attended = attended * gate.sigmoid();
   }

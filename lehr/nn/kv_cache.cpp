@@ -2,29 +2,48 @@
 
 #include <algorithm>
 
+#include "lehr/base/error.h"
+
 namespace lehr::nn {
 
-std::pair<at::Tensor, at::Tensor> KeyValueCache::append(const at::Tensor& keys, const at::Tensor& values) {
+std::pair<at::Tensor, at::Tensor> KeyValueCache::append(
+    const at::Tensor& keys, const at::Tensor& values, std::optional<int64_t> window) {
   at::NoGradGuard no_grad;
-  const int64_t needed = length_ + keys.size(1);
+  const int64_t added = keys.size(1);
+  first_ = window ? std::max(first_, length_ - (*window - 1)) : first_;
+  const int64_t kept = length_ - first_;
   const int64_t capacity = keys_.defined() ? keys_.size(1) : 0;
-  if (needed > capacity) {
-    auto grow = [&](at::Tensor& held, const at::Tensor& added) {
-      auto shape = added.sizes().vec();
-      shape[1] = std::max(needed, std::max<int64_t>(64, 2 * capacity));
-      at::Tensor larger = at::empty(shape, added.options());
-      if (length_ > 0) {
-        larger.narrow(1, 0, length_).copy_(held.narrow(1, 0, length_));
+  if (length_ - base_ + added > capacity) {
+    const int64_t needed = kept + added;
+    const int64_t room = !window ? 2 * capacity : kept > 0 ? 2 * needed : 0;
+    // Into new memory, as copies of a cache share the old one.
+    const auto move = [&](at::Tensor& held, const at::Tensor& like) {
+      auto shape = like.sizes().vec();
+      shape[1] = std::max({needed, room, int64_t{64}});
+      at::Tensor larger = at::empty(shape, like.options());
+      if (kept > 0) {
+        larger.narrow(1, 0, kept).copy_(held.narrow(1, first_ - base_, kept));
       }
       held = larger;
     };
-    grow(keys_, keys);
-    grow(values_, values);
+    move(keys_, keys);
+    move(values_, values);
+    base_ = first_;
   }
-  keys_.narrow(1, length_, keys.size(1)).copy_(keys);
-  values_.narrow(1, length_, keys.size(1)).copy_(values);
-  length_ = needed;
-  return {keys_.narrow(1, 0, length_), values_.narrow(1, 0, length_)};
+  keys_.narrow(1, length_ - base_, added).copy_(keys);
+  values_.narrow(1, length_ - base_, added).copy_(values);
+  length_ += added;
+  const int64_t begin = first_ - base_, count = length_ - first_;
+  return {keys_.narrow(1, begin, count), values_.narrow(1, begin, count)};
+}
+
+void KeyValueCache::truncate(int64_t length) {
+  length_ = std::min(length_, length);
+  invariant(length_ >= first_, "cache: position {} is needed, but its window has left it behind", length_);
+}
+
+int64_t KeyValueCache::bytes() const {
+  return keys_.defined() ? static_cast<int64_t>(keys_.nbytes() + values_.nbytes()) : 0;
 }
 
 }  // namespace lehr::nn

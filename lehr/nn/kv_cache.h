@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,8 +13,11 @@ namespace lehr::nn {
 /// The cache of one layer. Grows by doubling; holds keys after rotation.
 class KeyValueCache {
  public:
-  /// Appends new keys and values (B, T, Hkv, D) and returns all, (B, S, Hkv, D) each.
-  std::pair<at::Tensor, at::Tensor> append(const at::Tensor& keys, const at::Tensor& values);
+  /// Appends new keys and values (B, T, Hkv, D) and returns all that are kept, (B, S, Hkv, D) each. With a sliding
+  /// window of W tokens, the positions that no new token sees are forgotten first: at most W - 1 of them are left. Then
+  /// the memory is that of 2 W tokens, however many are decoded one by one.
+  std::pair<at::Tensor, at::Tensor> append(
+      const at::Tensor& keys, const at::Tensor& values, std::optional<int64_t> window = {});
 
   /// Replaces the states of a layer that keeps no keys (nn::GatedDeltaNet) by those after `tokens` more positions.
   void set_states(std::vector<at::Tensor> states, int64_t tokens) {
@@ -23,13 +27,17 @@ class KeyValueCache {
   /// The states that set_states was last called with; empty before the first position.
   const std::vector<at::Tensor>& states() const { return states_; }
 
-  /// Forgets all positions from `length` on, such as those of padding.
-  void truncate(int64_t length) { length_ = std::min(length_, length); }
-  /// Number of cached positions.
+  /// Forgets all positions from `length` on, such as those of padding. With a window they must be of the last call.
+  void truncate(int64_t length);
+  /// Number of positions that have passed, with those that a window has left behind.
   int64_t length() const { return length_; }
+  /// Bytes that are allocated for keys and values.
+  int64_t bytes() const;
 
  private:
   at::Tensor keys_, values_;  // (B, capacity, Hkv, D)
+  int64_t base_ = 0;          // position of their first element
+  int64_t first_ = 0;         // the first position that is kept
   int64_t length_ = 0;
   std::vector<at::Tensor> states_;
 };

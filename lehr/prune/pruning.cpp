@@ -38,6 +38,16 @@ void cut_attention(const LayerKeeps& keeps, BlockConfig& block, const std::strin
     block.attention = LinearSubblock{};
   }
   auto* attention = std::get_if<AttentionSubblock>(&block.attention);
+  if (keeps.window != 0) {
+    require(attention != nullptr, "{}: window: the layer has no attention", where);
+    require(
+        keeps.window > 0 && (attention->window == 0 || keeps.window < attention->window),
+        "{}: window: expected 1 or more tokens{}, found {}",
+        where,
+        attention->window > 0 ? fmt::format(", fewer than the layer's {}", attention->window) : "",
+        keeps.window);
+    attention->window = keeps.window;
+  }
   if (keeps.kv_heads.empty() && keeps.averaged_kv_heads == 0) {
     return;
   }

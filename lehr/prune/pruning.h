@@ -21,6 +21,7 @@ struct LayerKeeps {
   std::vector<int64_t> ffn_channels = {};  ///< Channels of a feed-forward block; empty: all.
   std::vector<int64_t> kv_heads = {};      ///< Empty: all.
   int64_t averaged_kv_heads = 0;           ///< Number of KV heads, each the mean of neighbours; 0: no averaging.
+  int64_t window = 0;                      ///< Sliding window of the attention, in tokens; 0: the parent's.
   std::vector<int64_t> experts = {};       ///< Empty: all.
   std::vector<std::vector<int64_t>> expert_channels = {};  ///< One list per kept expert, in order; empty: all.
   int64_t experts_per_token = 0;                           ///< Experts that a token is routed to; 0: the parent's.
@@ -39,8 +40,8 @@ struct Pruning {
 
 /// Returns the layers of the child. Throws a usage error that begins with `where` and names layer and kind if the
 /// pruning does not fit the parent: another number of layers, a kind that a layer lacks, indices out of range or not
-/// ascending, a number of KV heads that does not divide the parent's, fewer experts than a token is routed to, more
-/// experts per token than the parent's.
+/// ascending, a number of KV heads that does not divide the parent's, a window that is not smaller than that of the
+/// parent's block config, fewer experts than a token is routed to, more experts per token than the parent's.
 std::vector<descriptor::BlockConfig> child_blocks(
     const Pruning& pruning, const std::vector<descriptor::BlockConfig>& parent, const std::string& where);
 

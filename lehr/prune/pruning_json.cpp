@@ -15,6 +15,7 @@ using descriptor::refuse;
 
 constexpr const char* kAveraged = "averaged_kv_heads";
 constexpr const char* kLinear = "linear";
+constexpr const char* kWindow = "window";
 constexpr const char* kExpertsPerToken = "experts_per_token";
 
 Node list_of(const std::vector<int64_t>& numbers) {
@@ -51,6 +52,9 @@ Node to_node(const LayerKeeps& keeps, int64_t layer) {
   add(name_of(Kind::kv_heads), keeps.kv_heads);
   if (keeps.averaged_kv_heads > 0) {
     node.set(kAveraged, Node(keeps.averaged_kv_heads));
+  }
+  if (keeps.window > 0) {
+    node.set(kWindow, Node(keeps.window));
   }
   add(name_of(Kind::experts), keeps.experts);
   if (!keeps.expert_channels.empty()) {
@@ -109,6 +113,14 @@ LayerKeeps read_layer(Entries& entries) {
       refuse(
           *entries.get(kAveraged),
           fmt::format("expected 1 or more, found {}; omit the key if no heads are averaged", keeps.averaged_kv_heads));
+    }
+  }
+  if (entries.has(kWindow)) {
+    keeps.window = entries.integer(kWindow);
+    if (keeps.window < 1) {
+      refuse(
+          *entries.get(kWindow),
+          fmt::format("expected 1 or more tokens, found {}; omit the key for the parent's window", keeps.window));
     }
   }
   if (const Node* lists = entries.get(name_of(Kind::expert_channels))) {

@@ -58,6 +58,7 @@ prune::Pruning pruning_of(const SearchSpace& space, const Choice& choice) {
     keeps.linear_attention = attention.linear_attention;
     keeps.kv_heads = attention.kv_heads;
     keeps.averaged_kv_heads = attention.averaged_kv_heads;
+    keeps.window = attention.window;
     pruning.layers.push_back(std::move(keeps));
   }
   return pruning;

@@ -89,6 +89,7 @@ struct TimedInputs {
 // What a layer keeps of a token: keys and values, or the latent and its rotated part.
 struct CachedToken {
   int64_t heads = 0, key_size = 0, value_size = 0;
+  std::optional<int64_t> window = {};  // of the tokens that it keeps
 
   at::Tensor values(const DecoderPieces& pieces, int64_t sequences, int64_t tokens, int64_t size) const {
     return at::full({sequences, tokens, heads, size}, 0.02, at::TensorOptions(pieces.device()).dtype(pieces.dtype()));
@@ -115,7 +116,12 @@ std::optional<CachedToken> cached_token(
   if (const auto& latent = form.latent_attention) {
     return CachedToken{.heads = 1, .key_size = latent->kv_lora_rank, .value_size = latent->qk_rope_head_dim};
   }
-  return CachedToken{.heads = attention->num_key_value_heads, .key_size = form.head_dim, .value_size = form.head_dim};
+  const int64_t window = form.window(static_cast<size_t>(layer), *attention);
+  return CachedToken{
+      .heads = attention->num_key_value_heads,
+      .key_size = form.head_dim,
+      .value_size = form.head_dim,
+      .window = window > 0 ? std::optional(window) : std::nullopt};
 }
 
 // Hidden states of the shape that a layer takes.
@@ -148,7 +154,8 @@ class DecodingLayer {
         const int64_t sequences = inputs.decode.input_ids.size(0);
         caches_.front().append(
             cached->values(pieces, sequences, tokens, cached->key_size),
-            cached->values(pieces, sequences, tokens, cached->value_size));
+            cached->values(pieces, sequences, tokens, cached->value_size),
+            cached->window);
       }
     }
   }
@@ -180,8 +187,9 @@ std::vector<Piece> copies_of(
     bytes += static_cast<int64_t>(parameter->value().nbytes());
   }
   if (const auto cached = cached_token(pieces, layer, block)) {  // in a cache that has doubled
-    bytes += 2 * inputs.decode.input_ids.size(0) * inputs.cached_tokens * cached->heads *
-             (cached->key_size + cached->value_size) * static_cast<int64_t>(c10::elementSize(pieces.dtype()));
+    const int64_t tokens = std::min(inputs.cached_tokens, cached->window.value_or(inputs.cached_tokens));
+    bytes += 2 * inputs.decode.input_ids.size(0) * tokens * cached->heads * (cached->key_size + cached->value_size) *
+             static_cast<int64_t>(c10::elementSize(pieces.dtype()));
   }
   const int64_t count = std::clamp<int64_t>(kCopiesBytes / (2 * bytes), 1, kCopies);
   while (static_cast<int64_t>(copies.size()) < 2 * count) {
@@ -261,12 +269,12 @@ void measure_times(
   const DecoderPieces& pieces = library.pieces();
   const TimedInputs inputs(pieces, work);
   set(table.fixed, seconds_of_fixed(library, inputs, rounds));
-  const std::vector<int64_t> windows = form_of(pieces).windows;
+  const descriptor::DecoderForm form = form_of(pieces);
   using Shape = std::tuple<std::string, int64_t, bool>;
   std::map<Shape, PartSeconds> known;  // by the shape of the layer, its window, and whether it has gated DeltaNet
   const auto measure = [&](int64_t layer, const descriptor::BlockConfig& block) {
-    const bool attends = std::holds_alternative<descriptor::AttentionSubblock>(block.attention);
-    const int64_t window = attends && !windows.empty() ? windows.at(static_cast<size_t>(layer)) : 0;
+    const auto* attention = std::get_if<descriptor::AttentionSubblock>(&block.attention);
+    const int64_t window = attention != nullptr ? form.window(static_cast<size_t>(layer), *attention) : 0;
     const Shape shape(descriptor::describe(block), window, has_delta_net(pieces, layer, block));
     if (!known.contains(shape)) {
       known[shape] = seconds_of_layer(pieces, layer, block, inputs, rounds);

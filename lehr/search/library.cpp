@@ -131,6 +131,20 @@ SubblockTensors Library::as_stored(const Place& place, SubblockTensors tensors) 
   return tensors;
 }
 
+int64_t Library::bytes_as_stored(const Place& place) const {
+  int64_t bytes = 0;
+  for (const auto& [name, spec] : cut(place.subblock, place.variant).specs()) {
+    if (belongs(name, place.layer, place.subblock)) {
+      int64_t size = static_cast<int64_t>(c10::elementSize(value_of(state::scalar_type(spec.dtype), "dtype")));
+      for (const int64_t dim : spec.shape) {
+        size *= dim;
+      }
+      bytes += size;
+    }
+  }
+  return bytes;
+}
+
 std::filesystem::path variant_file(const std::filesystem::path& folder, const SearchSpace& space, const Place& place) {
   std::string name = at(space, place).name;
   std::replace(name.begin(), name.end(), ' ', '_');

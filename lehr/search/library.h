@@ -44,6 +44,9 @@ class Library {
   SubblockTensors tensors_of(const nn::Model& piece, int64_t layer, pretrained::Subblock subblock) const;
   /// Returns the tensors of a variant in the dtypes of the teacher's files, as its folder will have them.
   SubblockTensors as_stored(const Place& place, SubblockTensors tensors) const;
+  /// Returns the bytes of a variant's tensors as_stored: those that the library holds if it is trained, or is a linear
+  /// layer.
+  int64_t bytes_as_stored(const Place& place) const;
   /// Returns whether a parameter of that layer, by its name in the whole model, belongs to the sub-block.
   bool belongs(const std::string& name, int64_t layer, pretrained::Subblock subblock) const;
 

@@ -41,6 +41,12 @@ SpaceConfig space_of_model(SpaceConfig space, const DecoderPieces& pieces) {
       "space.kv_heads: in models of type {} all heads read one latent, so there are no KV heads to remove; leave the key "
       "out",
       type);
+  require(
+      space.windows.empty() || pieces.args().layers_may_have_windows(),
+      "space.windows: the attention of models of type {} has no sliding windows, and their config.json cannot give one "
+      "to a layer; leave the key out",
+      type);
+  space.model_windows = value_of(pieces.args().decoder_form(), "decoder_form").windows;
   const int64_t groups = expert_groups(pieces);
   space.fewer_experts = groups == 1;
   require(

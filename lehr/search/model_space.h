@@ -6,9 +6,10 @@
 
 namespace lehr::search {
 
-/// Returns `space` without the variants that the model's family does not have: linear layers in place of sub-blocks,
-/// and fewer experts if its routers choose among groups of them. Throws a usage error with the reason for sizes that
-/// are listed although no layer has such parts: KV heads of latent attention, numbers of experts in groups.
+/// Returns `space` with the windows of the model's layers, and without the variants that its family does not have:
+/// linear layers in place of sub-blocks, and fewer experts if its routers choose among groups of them. Throws a usage
+/// error with the reason for sizes that are listed although no layer has such parts: KV heads of latent attention,
+/// windows of attention without them, numbers of experts in groups.
 SpaceConfig space_of_model(SpaceConfig space, const DecoderPieces& pieces);
 
 }  // namespace lehr::search

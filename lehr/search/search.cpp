@@ -117,6 +117,14 @@ Search::Search(SearchConfig config, SearchEnvironment environment)
       "search: the config has no held-out data to measure variants on; set data.validation_fraction or "
       "data.validation_path");
   config_.space = space_of_model(config_.space, pieces_);
+  for (const int64_t window : config_.space.windows) {
+    require(
+        window < environment_.seq_len,
+        "space.windows: {} tokens: the sequences by which variants are trained and measured have {} (training.seq_len), "
+        "in which this window would hide nothing; use fewer tokens, or longer sequences",
+        window,
+        environment_.seq_len);
+  }
 }
 
 descriptor::Workload Search::workload() const {

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <set>
 
 #include "lehr/base/error.h"
+#include "lehr/descriptor/block_account.h"
 #include "lehr/prune/choose.h"
 
 namespace lehr::search {
@@ -66,6 +68,13 @@ std::vector<int64_t> sizes_below(
   return sizes;
 }
 
+// The tokens that a token sees at most in a layer with this attention.
+int64_t seen_tokens(const SpaceConfig& config, const AttentionSubblock& attention, size_t layer) {
+  const descriptor::DecoderForm form{.windows = config.model_windows};
+  const int64_t window = form.window(layer, attention);
+  return window > 0 ? window : std::numeric_limits<int64_t>::max();
+}
+
 // Adds the variants of one layer.
 class LayerBuilder {
  public:
@@ -82,7 +91,7 @@ class LayerBuilder {
     space.attention.front().is_no_op = block.attention_is_no_op();
     space.ffn.front().is_no_op = block.ffn_is_no_op();
     if (const auto* attention = std::get_if<AttentionSubblock>(&block.attention)) {
-      add_heads(space.attention, attention->num_key_value_heads);
+      add_heads_and_windows(space.attention, *attention);
       add_linear(space.attention, config_.attention_linear, {.linear_attention = true});
     }
     if (!block.attention_is_no_op()) {
@@ -131,13 +140,40 @@ class LayerBuilder {
     }
   }
 
-  void add_heads(std::vector<Variant>& variants, int64_t own) const {
+  // All combinations of a number of KV heads and a window, but the teacher's.
+  void add_heads_and_windows(std::vector<Variant>& variants, const AttentionSubblock& attention) const {
     if (!config_.sizes) {
       return;
     }
-    for (const int64_t size : sizes_below(config_.kv_heads, own, [own] { return derived_heads(own); })) {
+    const int64_t own = attention.num_key_value_heads;
+    auto heads = sizes_below(config_.kv_heads, own, [own] { return derived_heads(own); });
+    auto windows =
+        sizes_below(config_.windows, seen_tokens(config_, attention, layer_), [] { return std::vector<int64_t>(); });
+    heads.insert(heads.begin(), own);
+    windows.insert(windows.begin(), 0);  // the layer's own
+    for (const int64_t size : heads) {
       require(own % size == 0, "space.kv_heads: {} does not divide the {} KV heads of layer {}", size, own, layer_);
-      add_chosen(variants, fmt::format("kv_heads {}", size), {.kv_heads = size});
+      for (const int64_t window : windows) {
+        add_attention(variants, size < own ? std::optional(size) : std::nullopt, window);
+      }
+    }
+  }
+
+  // Adds one of them, unless it is the teacher's own.
+  void add_attention(std::vector<Variant>& variants, std::optional<int64_t> heads, int64_t window) const {
+    prune::LayerKeeps keeps;
+    std::vector<std::string> names;
+    if (heads) {
+      const prune::PruneOptions options{.kv_heads = heads, .layers = std::vector{static_cast<int64_t>(layer_)}};
+      keeps = prune::choose(options, teacher_, &scores_).layers[layer_];
+      names.push_back(fmt::format("kv_heads {}", *heads));
+    }
+    if (window > 0) {
+      keeps.window = window;
+      names.push_back(fmt::format("window {}", window));
+    }
+    if (!names.empty()) {
+      add(variants, fmt::format("{}", fmt::join(names, ", ")), keeps);
     }
   }
 
@@ -228,6 +264,22 @@ void require_used(const char* key, const std::vector<int64_t>& listed, const std
   }
 }
 
+// Throws for a listed window that is smaller than that of no layer.
+void require_used_windows(const SpaceConfig& config, const std::vector<BlockConfig>& teacher) {
+  int64_t largest = 0;
+  for (size_t layer = 0; layer < teacher.size(); ++layer) {
+    if (const auto* attention = std::get_if<AttentionSubblock>(&teacher[layer].attention)) {
+      largest = std::max(largest, seen_tokens(config, *attention, layer));
+    }
+  }
+  for (const int64_t window : config.windows) {
+    require(
+        window<largest, "space.windows: {} is smaller than the window of no layer; {}", window, largest> 0
+            ? fmt::format("the largest has {} tokens", largest)
+            : "no layer has attention");
+  }
+}
+
 void require_used(const SpaceConfig& config, const std::vector<BlockConfig>& teacher) {
   std::vector<int64_t> heads, widths, experts, expert_widths, per_token;
   for (const BlockConfig& block : teacher) {
@@ -244,38 +296,13 @@ void require_used(const SpaceConfig& config, const std::vector<BlockConfig>& tea
     }
   }
   require_used("kv_heads", config.kv_heads, heads);
+  require_used_windows(config, teacher);
   require_used("ffn_widths", config.ffn_widths, widths);
   require_used("experts", config.experts, experts);
   require_used("expert_widths", config.expert_widths, expert_widths);
   require_used("experts_per_token", config.experts_per_token, per_token);
 }
 }  // namespace
-
-void SpaceConfig::fields(FieldVisitor& v) {
-  v.optional("kv_heads", kv_heads, "Numbers of KV heads to try; unset: all divisors of a layer's.", positive());
-  v.optional(
-      "ffn_widths",
-      ffn_widths,
-      "Widths of feed-forward blocks to try; unset: 3/4, 1/2, 1/4 and 1/8 of a layer's, in steps of 8.",
-      positive());
-  v.optional(
-      "experts",
-      experts,
-      "Numbers of experts to try; unset: the same shares, but no fewer than a token needs.",
-      positive());
-  v.optional(
-      "expert_widths", expert_widths, "Widths of experts to try; unset: the same shares, in steps of 8.", positive());
-  v.optional(
-      "experts_per_token",
-      experts_per_token,
-      "Numbers of experts per token to try, which saves FLOPs and no memory; unset: only a layer's own.",
-      positive());
-  v.optional("attention_linear", attention_linear, "Try one linear layer in place of the attention.");
-  v.optional("ffn_linear", ffn_linear, "Try one linear layer in place of a feed-forward block or MoE layer.");
-  v.optional("attention_no_op", attention_no_op, "Try layers without attention.");
-  v.optional("ffn_no_op", ffn_no_op, "Try layers without a feed-forward block.");
-  v.optional("sizes", sizes, "Try smaller sub-blocks and linear layers. false: only layers without a sub-block.");
-}
 
 SearchSpace make_space(
     const SpaceConfig& config, const std::vector<BlockConfig>& teacher, const prune::Scores& scores) {

@@ -18,6 +18,7 @@ namespace lehr::search {
 /// out there; an empty list of another kind means sizes derived from the layer's own.
 struct SpaceConfig {
   std::vector<int64_t> kv_heads = {};
+  std::vector<int64_t> windows = {};  ///< Sliding windows; empty: only a layer's own.
   std::vector<int64_t> ffn_widths = {};
   std::vector<int64_t> experts = {};
   std::vector<int64_t> expert_widths = {};
@@ -26,15 +27,18 @@ struct SpaceConfig {
   bool ffn_linear = true;
   bool attention_no_op = true;
   bool ffn_no_op = true;
-  bool sizes = true;          ///< False: only no-ops, no linear layers either.
-  bool fewer_experts = true;  ///< Not a key: false for routers with groups of experts.
+  bool sizes = true;                        ///< False: only no-ops, no linear layers either.
+  bool fewer_experts = true;                ///< Not a key: false for routers with groups of experts.
+  std::vector<int64_t> model_windows = {};  ///< Not a key: the windows of the layers by the model's keys, as in
+                                            ///< DecoderForm::windows.
   void fields(FieldVisitor& v);
 };
 
 /// One alternative of a sub-block.
 struct Variant {
-  std::string name;         ///< "teacher", "kv_heads 1", "ffn_width 96", "experts 4, width 32", "linear", "no-op".
-  prune::LayerKeeps keeps;  ///< Its parts of the teacher's sub-block; all for the teacher's own.
+  /// "teacher", "kv_heads 1", "kv_heads 1, window 64", "ffn_width 96", "experts 4, expert_width 32", "linear", "no-op".
+  std::string name;
+  prune::LayerKeeps keeps;        ///< Its parts of the teacher's sub-block; all for the teacher's own.
   descriptor::BlockConfig block;  ///< The teacher's layer with this sub-block.
   bool is_no_op = false;
 

@@ -8,6 +8,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
+#include "lehr/meter/memory_meter.h"
 #include "lehr/search/search.h"
 #include "lehr/train/ranks.h"
 #include "lehr/train/task.h"
@@ -95,8 +96,38 @@ SearchWork work_of(const Search& search) {
   return work;
 }
 
-PassSeconds time_teacher(const Search& search) {
+namespace {
+// What the library holds after its stage: a linear layer is kept as it was cut, too.
+int64_t library_bytes(const Library& library, bool trains) {
+  int64_t bytes = 0;
+  for (const Place& place : trainable_variants(library.space())) {
+    const prune::LayerKeeps& keeps = at(library.space(), place).keeps;
+    const int64_t copies = (trains ? 1 : 0) + (keeps.linear_attention || keeps.linear_ffn ? 1 : 0);
+    bytes += copies > 0 ? copies * library.bytes_as_stored(place) : 0;
+  }
+  return bytes;
+}
+
+// The variant with the most weights; nothing if all are no-ops.
+std::optional<Place> largest_variant(const Library& library) {
+  std::optional<Place> largest;
+  int64_t most = 0;
+  for (const Place& place : trainable_variants(library.space())) {
+    if (const int64_t bytes = library.bytes_as_stored(place); bytes > most) {
+      most = bytes;
+      largest = place;
+    }
+  }
+  return largest;
+}
+}  // namespace
+
+PassCosts measure_pass(const Search& search) {
   const at::NoGradGuard no_grad;
+  std::optional<MemoryMeter> meter;
+  if (search.pieces().device().is_cpu()) {
+    meter.emplace(at::kCPU);
+  }
   const DecoderPieces& pieces = search.pieces();
   const SearchSpace space = make_space(search.config().space, pieces.blocks(), equal_scores(pieces.blocks()));
   const Library library(search.environment().teacher, search.environment().families, pieces, space);
@@ -116,23 +147,38 @@ PassSeconds time_teacher(const Search& search) {
   const auto since = [](Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   };
-  PassSeconds seconds;
+  PassCosts costs;
   for (int64_t round = 0; round < 2; ++round) {  // the first one warms up
     const auto begin = Clock::now();
     const PrefixPass pass(embeddings, layers, head, inputs);
     pass.output().flatten().narrow(0, 0, 1).cpu();  // waits for the device
-    seconds.layer = since(begin) / static_cast<double>(pieces.num_layers());
+    costs.layer = since(begin) / static_cast<double>(pieces.num_layers());
     const auto compared = Clock::now();
     divergence({*head, pass.output()}, {*head, pass.output()}, local.at("labels"));
-    seconds.comparison = since(compared);
+    costs.comparison = since(compared);
   }
-  return seconds;
+  costs.library_bytes = library_bytes(library, search.config().local_distillation.steps > 0);
+  if (meter) {  // as score_space does it
+    const std::optional<Place> place = largest_variant(library);
+    meter->reset_peak();
+    PrefixPass pass(embeddings, layers, head, inputs);
+    const Piece variant = place ? library.layer(*place) : nullptr;
+    const at::Tensor found = pass.with(place ? place->layer : 0, variant);
+    divergence({*head, pass.output()}, {*head, found}, local.at("labels"));
+    costs.bytes = meter->peak();
+  }
+  return costs;
+}
+
+int64_t score_bytes(const SearchWork& work, const PassCosts& pass) {
+  // Where nothing was metered: without activations, and without the logits of a chunk of tokens.
+  return pass.library_bytes + (pass.bytes > 0 ? pass.bytes : work.teacher_bytes + work.boundary_bytes);
 }
 
 std::string describe_work(const Search& search) {
   const SearchWork work = work_of(search);
   const SearchConfig& config = search.config();
-  const PassSeconds timed = time_teacher(search);
+  const PassCosts timed = measure_pass(search);
   const auto rows = static_cast<double>(std::min(search.environment().rows_per_batch, config.score.max_rows));
   const auto tokens = rows * static_cast<double>(search.environment().seq_len);
   const auto layers = static_cast<double>(work.layers);
@@ -158,6 +204,7 @@ std::string describe_work(const Search& search) {
   const double candidate_forwards = 2 * layers * batches * static_cast<double>(work.candidates);
   const auto candidates = batches * static_cast<double>(work.candidates);
   const auto rounds = static_cast<double>(config.solve.rounds);
+  const auto of_score = static_cast<double>(score_bytes(work, timed));
   std::vector<Row> table;
   table.push_back(
       row("sort",
@@ -182,14 +229,14 @@ std::string describe_work(const Search& search) {
               work.layer_forwards_whole),
           score_forwards,
           batches * (variants + 1),
-          teacher + static_cast<double>(work.boundary_bytes)));
+          of_score));
   table.push_back(
       row("solve",
           fmt::format(
               "{} candidates, measured whole; at most {} rounds of scores around the best", work.candidates, rounds),
           (1 + rounds) * candidate_forwards + rounds * (score_forwards + layers * batches),
           (1 + rounds) * candidates + rounds * batches * (variants + 1),
-          2 * teacher + static_cast<double>(work.boundary_bytes)));
+          of_score + teacher));
   table.push_back({.stage = "realise", .work = "the child's folder"});
   table.push_back(
       row("distil",

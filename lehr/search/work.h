@@ -28,14 +28,20 @@ struct SearchWork {
 /// Counts the work, without running a model.
 SearchWork work_of(const Search& search);
 
-/// Times of one batch of held-out data.
-struct PassSeconds {
-  double layer = 0;       ///< Forward of a layer, with its part of embeddings and final norm.
-  double comparison = 0;  ///< Logits of teacher and student, and their divergence.
+/// One batch of held-out data: times, and the memory of tensors.
+struct PassCosts {
+  double layer = 0;       ///< Seconds of the forward of a layer, with its part of embeddings and final norm.
+  double comparison = 0;  ///< Seconds of the logits of teacher and student, and of their divergence.
+  int64_t bytes = 0;      ///< The most while one variant is measured, with the teacher's weights; 0 on a device other
+                          ///< than the CPU, where tensors are not metered.
+  int64_t library_bytes = 0;  ///< Weights of variants that the library holds: trained ones, and linear layers.
 };
 
-/// Runs the teacher on one batch.
-PassSeconds time_teacher(const Search& search);
+/// Runs the teacher on one batch, and measures one variant.
+PassCosts measure_pass(const Search& search);
+
+/// Returns the bytes of tensors at the peak of the stage `score`.
+int64_t score_bytes(const SearchWork& work, const PassCosts& pass);
 
 /// Returns a table of the stages with their work, FLOPs, time and memory.
 std::string describe_work(const Search& search);

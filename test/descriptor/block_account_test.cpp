@@ -211,9 +211,23 @@ TEST(BlockAccount, CountsTheTokensInAWindow) {
   };
   EXPECT_EQ(decode(6) - decode(5), 4 * 32 * 128) << "32 query heads";
   EXPECT_EQ(decode(7), decode(6));
-  // The cache keeps all tokens.
-  const Account all = account_for(form, {block(8, 512)}, {.num_tokens = 20}).total();
-  EXPECT_EQ(all.kv_cache_bytes, 2 * 8 * 128 * 20 * 2);
+  const auto cache = [&](int64_t tokens) {
+    return account_for(form, {block(8, 512)}, {.num_tokens = tokens}).total().kv_cache_bytes;
+  };
+  EXPECT_EQ(cache(5), 2 * 8 * 128 * 5 * 2);
+  EXPECT_EQ(cache(20), 2 * 8 * 128 * 6 * 2) << "the tokens that the next one sees, with its own";
+}
+
+TEST(BlockAccount, CountsTheWindowOfALayersOwn) {
+  DecoderForm form = tiny(128);
+  form.windows = {6, 0};
+  std::vector<BlockConfig> own{block(8, 512), block(8, 512)};
+  std::get<AttentionSubblock>(own[0].attention).window = 3;
+  std::get<AttentionSubblock>(own[1].attention).window = 9;
+  DecoderForm of_model = tiny(128);
+  of_model.windows = {3, 9};
+  const Workload work{.num_tokens = 20};
+  EXPECT_EQ(account_for(form, own, work).total(), account_for(of_model, {block(8, 512), block(8, 512)}, work).total());
 }
 
 TEST(BlockAccount, DependsOnDtypesAndSequences) {

@@ -132,6 +132,23 @@ TEST(BlockConfigs, HaveOneWrittenForm) {
       R"("intermediate_size":96},"parallel_blocks":null})");
 }
 
+// By the key of Nemotron-NAS, in both formats.
+TEST(BlockConfigs, MayGiveALayerAWindowOfItsOwn) {
+  for (const char* heads : {R"("num_key_value_heads": 8)", R"("n_heads_in_group": 8)"}) {
+    const auto blocks = read(second(fmt::format(R"({{{}, "window_length": 4096}})", heads), kWidth));
+    EXPECT_EQ(std::get<AttentionSubblock>(blocks[1].attention), (AttentionSubblock{8, 4096})) << heads;
+    EXPECT_EQ(describe(blocks[1]), "8 KV heads, window 4096, FFN 64");
+    EXPECT_EQ(blocks[0], block(8, 28672));
+    Node config = Node::make_table();
+    config.set("block_configs", write_block_configs(blocks));
+    EXPECT_EQ(config.at("block_configs").at(0).at("attention").find("window_length"), nullptr);
+    EXPECT_EQ(config.at("block_configs").at(1).at("attention").at("window_length").as_int(), 4096);
+    EXPECT_EQ(read(to_json(config)), blocks);
+  }
+  EXPECT_EQ(read(second(R"({"num_key_value_heads": 8, "window_length": null})", kWidth))[1], block(8, 64));
+  EXPECT_EQ(read(second(R"({"no_op": true, "window_length": 16})", kWidth))[1], block(0, 64));
+}
+
 // puzzletron accepts these, although one of the values is unused.
 TEST(BlockConfigs, IgnoreSizesOfNoOpSubblocks) {
   EXPECT_EQ(
@@ -219,8 +236,10 @@ TEST(BlockConfigs, ErrorsNameFileKeyAndLayer) {
       {second(R"({"n_heads_in_group": null})", kWidth), "attention.n_heads_in_group: expected an integer, found null"},
       {second(R"({"n_heads_in_group": 8, "num_key_value_heads": 8})", kWidth),
        "block_configs[1].attention: n_heads_in"},
-      {second(R"({"n_heads_in_group": 8, "window_length": 4096})", kWidth),
-       "attention.window_length: expected null, found integer 4096; attention windows are not supported"},
+      {second(R"({"n_heads_in_group": 8, "window_length": 0})", kWidth),
+       "block_configs[1].attention.window_length: expected 1 or more tokens, found 0; null stands for the model's"},
+      {second(R"({"n_heads_in_group": 8, "num_sink_tokens": 4})", kWidth),
+       "attention.num_sink_tokens: expected null, found integer 4; sink tokens are not supported"},
       {second(kHeads, R"({"ffn_mult": 0})"), "block_configs[1].ffn.ffn_mult: expected a positive factor"},
       {second(kHeads, R"({"ffn_mult": 1e300})"), "block_configs[1].ffn.ffn_mult: expected a positive factor"},
       {R"({"per_layer_config": {"3": {}}})",

@@ -29,9 +29,9 @@ namespace lehr::model::test {
 inline constexpr int64_t kLinear = -1;
 
 /// One layer. 0 KV heads: no attention. Width 0: no feed-forward. With experts, the width is that of one, and `shared`
-/// that of a shared expert.
+/// that of a shared expert. `window` is one of its own; 0: that of the family, if it has one.
 struct LayerShape {
-  int64_t kv_heads, width, experts = 0, top_k = 0, shared = 0;
+  int64_t kv_heads, width, experts = 0, top_k = 0, shared = 0, window = 0;
 };
 
 inline constexpr int64_t kHidden = 24, kHeads = 8, kHeadDim = 6, kVocabulary = 29;
@@ -54,6 +54,11 @@ inline bool slides(const std::string& model_type, int64_t layer) {
   return model_type == "mistral" || model_type == "mixtral" || (model_type == "qwen2" && layer >= 2) ||
          (model_type == "smollm3" && layer % 2 == 1) ||
          ((model_type == "olmo3" || model_type == "gemma3_text" || model_type == "gpt_oss") && layer % 2 == 0);
+}
+
+/// The window of a layer; 0: none.
+inline int64_t window_of(const std::string& model_type, int64_t layer, const LayerShape& shape) {
+  return shape.window > 0 ? shape.window : slides(model_type, layer) ? kWindow : 0;
 }
 
 /// Whether a layer has gated DeltaNet for its attention.
@@ -100,6 +105,12 @@ inline const std::vector<LayerShape> kMixturesWithLinear{{4, 8, 6, 2}, {kLinear,
 inline const std::vector<LayerShape> kSharedMixturesWithLinear{
     {4, 8, 6, 2, 16}, {kLinear, 12, 4, 3, 10}, {2, kLinear}, {8, 8, 6, 3, 16}};
 
+/// Windows of their own in some layers, among them layers that have the family's.
+inline const std::vector<LayerShape> kWithWindows{
+    {4, 32, 0, 0, 0, 2}, {2, 16, 0, 0, 0, 5}, {4, 0}, {8, 32, 0, 0, 0, 2}, {2, 8, 0, 0, 0, 4}};
+inline const std::vector<LayerShape> kMixturesWithWindows{
+    {4, 8, 6, 2, 0, 2}, {2, 16, 4, 2, 0, 5}, {8, 0}, {4, 8, 6, 3, 0, 4}};
+
 /// Layers of a family, with experts of all kinds if it has them.
 inline const std::vector<LayerShape>& layers_of(const std::string& model_type) {
   return model_type == "qwen3_moe" || model_type == "mixtral" ? kMixtures
@@ -114,8 +125,10 @@ inline std::string block_json(const LayerShape& layer) {
   const auto without_size = [](int64_t size) {
     return size == kLinear ? R"("replace_with_linear": true)" : R"("no_op": true)";
   };
-  const std::string attention =
-      layer.kv_heads > 0 ? fmt::format(R"("num_key_value_heads": {})", layer.kv_heads) : without_size(layer.kv_heads);
+  const std::string window = layer.window > 0 ? fmt::format(R"(, "window_length": {})", layer.window) : "";
+  const std::string attention = layer.kv_heads > 0
+                                    ? fmt::format(R"("num_key_value_heads": {}{})", layer.kv_heads, window)
+                                    : without_size(layer.kv_heads);
   std::string ffn = without_size(layer.width);
   if (layer.experts > 0) {
     ffn = fmt::format(

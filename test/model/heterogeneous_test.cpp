@@ -49,6 +49,15 @@ const std::vector<Case> kCases{
     {"GptOssWithLinear", "gpt_oss", kMixturesWithLinear},
     {"Qwen3MoeWithLinear", "qwen3_moe", kMixturesWithLinear},
     {"Glm4MoeWithLinear", "glm4_moe", kSharedMixturesWithLinear},
+    {"Qwen3WithWindows", "qwen3", kWithWindows},
+    {"LlamaWithWindows", "llama", kWithWindows},
+    {"SmolLM3WithWindows", "smollm3", kWithWindows},
+    {"Olmo3WithWindows", "olmo3", kWithWindows},
+    {"Gemma3WithWindows", "gemma3_text", kWithWindows},
+    {"MixtralWithWindows", "mixtral", kMixturesWithWindows},
+    {"GptOssWithWindows", "gpt_oss", kMixturesWithWindows},
+    {"Glm4MoeWithWindows", "glm4_moe", kWithWindows},
+    {"Qwen3MoeWithWindows", "qwen3_moe", kMixturesWithWindows},
     {"Glm4MoeWithoutExperts", "glm4_moe", kMixed},
     {"Qwen3MoeWithoutExperts", "qwen3_moe", kMixed}};
 
@@ -162,7 +171,8 @@ TEST_P(Heterogeneous, HasTheParametersOfItsLayersAndNoOthers) {
     const bool delta = is_delta(type, index);
     if (layer.kv_heads > 0) {
       own += norms() * kHidden + parameters_of_attention(layer, index);
-      seen += delta ? 0 : slides(type, index) ? 2 * kWindow : 100;
+      const int64_t window = window_of(type, index, layer);
+      seen += delta ? 0 : window > 0 ? 2 * window : 100;
       states += delta ? 3 * 6 * kDeltaHeads * kDeltaKeyDim * kDeltaValueDim : 0;
     }
     own += (layer.kv_heads == kLinear ? (norms() + kHidden) * kHidden : 0) +
@@ -202,6 +212,7 @@ TEST_P(Heterogeneous, GeneratesWithCachesOfItsAttentionOnly) {
   expect_equal("token by token", at::cat(parts, 1), whole);
   for (size_t i = 0; i < caches.size(); ++i) {
     EXPECT_EQ(caches[i].length(), GetParam().layers[i].kv_heads > 0 ? 7 : 0) << "layer " << i;
+    EXPECT_EQ(caches[i].bytes() > 0, GetParam().layers[i].kv_heads > 0 && caches[i].states().empty()) << "layer " << i;
   }
 }
 
@@ -329,6 +340,16 @@ TEST(HeterogeneousConfig, IsRefusedWhereItDoesNotFit) {
       }),
       HasSubstr("block_configs[0].attention.num_key_value_heads: the layer has latent attention, without KV heads that "
                 "could be fewer; expected 1, found 4"));
+  EXPECT_THAT(
+      problem([] {
+        args_of("deepseek_v3", {{1, 32}, {1, 32, 0, 0, 0, 4}});
+      }),
+      HasSubstr("block_configs[1].attention.window_length: the layer has latent attention, which has no windows"));
+  EXPECT_THAT(
+      problem([] {
+        args_of("qwen3_next", {{1, 32}, {2, 32, 0, 0, 0, 4}});
+      }),
+      HasSubstr("block_configs[1].attention.window_length: the attention of models of type qwen3_next has no windows"));
   EXPECT_THAT(
       problem([] {
         args_of("qwen3_next", {{1, 32}, {2, 32}, {2, 32}});

@@ -63,10 +63,10 @@ inline int64_t layer_of(const std::string& at) {
 
 /// The attention of the layer at the path `at`.
 inline at::Tensor attention(
-    const at::Tensor& x, Weights& w, const std::string& at, int64_t kv_heads, const std::string& model_type) {
-  const int64_t batch = x.size(0), tokens = x.size(1), layer = layer_of(at);
+    const at::Tensor& x, Weights& w, const std::string& at, const LayerShape& shape, const std::string& model_type) {
+  const int64_t batch = x.size(0), tokens = x.size(1), layer = layer_of(at), kv_heads = shape.kv_heads;
   const Kind kind = kind_of(model_type);
-  const bool window = slides(model_type, layer);
+  const int64_t window = window_of(model_type, layer, shape);
   const auto heads = [&](const char* name, int64_t count) {
     at::Tensor all = project(x, w.at(at + name + "_proj.weight"));
     if (all.size(-1) == 2 * count * kHeadDim) {  // with gates
@@ -90,7 +90,8 @@ inline at::Tensor attention(
   at::Tensor q = heads("q", kHeads), k = heads("k", kv_heads);
   const at::Tensor v = heads("v", kv_heads);
   if (rotates(model_type, layer)) {
-    const double base = window && kind.two_bases ? kSlidingRopeBase : kRopeBase;
+    // A window of the layer's own does not change its positions.
+    const double base = slides(model_type, layer) && kind.two_bases ? kSlidingRopeBase : kRopeBase;
     q = rotated(q, base, kind.rotary_dim);
     k = rotated(k, base, kind.rotary_dim);
   }
@@ -99,8 +100,8 @@ inline at::Tensor attention(
   };
   const at::Tensor scores = at::matmul(q.transpose(1, 2), for_all_heads(k).transpose(-1, -2)) * kind.scale;
   at::Tensor hidden = at::ones({tokens, tokens}, at::kBool).triu(1);
-  if (window) {
-    hidden = hidden | at::ones({tokens, tokens}, at::kBool).tril(-kWindow);
+  if (window > 0) {
+    hidden = hidden | at::ones({tokens, tokens}, at::kBool).tril(-window);
   }
   at::Tensor masked = scores.masked_fill(hidden, -INFINITY);
   if (const auto sinks = w.find(at + "sinks"); sinks != w.end()) {
@@ -225,7 +226,7 @@ inline at::Tensor attention_branch(
     return layer.kv_heads == kLinear            ? project(read, w.at(at + "self_attn.linear_attn.weight"))
            : model_type == "deepseek_v3"        ? latent_attention(read, w, at + "self_attn.")
            : is_delta(model_type, layer_of(at)) ? gated_delta_net(read, w, at + "linear_attn.")
-                                                : attention(read, w, at + "self_attn.", layer.kv_heads, model_type);
+                                                : attention(read, w, at + "self_attn.", layer, model_type);
   };
   return after_attention(output(), w, at, model_type);
 }

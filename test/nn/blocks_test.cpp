@@ -109,6 +109,56 @@ TEST(GroupedQueryAttention, DecodingWithACacheEqualsOneForward) {
   EXPECT_EQ(cache.length(), 70);
 }
 
+// The cache forgets what no later token sees, whether tokens come one by one, several at once or after padding.
+TEST(GroupedQueryAttention, AWindowBoundsItsCache) {
+  at::NoGradGuard no_grad;
+  constexpr int64_t kTokens = 400, kWindow = 40;
+  auto block = made(GroupedQueryAttention(GroupedQueryAttentionParameters{
+      .hidden_size = 8, .num_attention_heads = 4, .num_key_value_heads = 2, .head_dim = 4, .sliding_window = kWindow}));
+  const at::Tensor x = at::randn({2, kTokens, 8}, at::kDouble);
+  const auto rope = positions(kTokens, 4);
+  const at::Tensor whole = block(x, rope);
+  for (const int64_t prompt : {3, 40, 300}) {
+    KeyValueCache cache;
+    const auto next = [&](int64_t first, int64_t count, int64_t padding) {
+      const PositionEmbeddings here{
+          rope.first.narrow(1, first, count + padding), rope.second.narrow(1, first, count + padding)};
+      const at::Tensor y = block->forward(x.narrow(1, first, count + padding), here, {}, &cache);
+      cache.truncate(first + count);
+      EXPECT_TRUE(at::allclose(y.narrow(1, 0, count), whole.narrow(1, first, count), 1e-10, 1e-12)) << first;
+    };
+    next(0, prompt, 5);
+    for (int64_t t = prompt; t < kTokens - 4; t += t % 7 == 0 ? 3 : 1) {
+      next(t, t % 7 == 0 ? 3 : 1, 1);
+      const int64_t bytes_of_token = 2 * 2 * 2 * 4 * 8;  // keys and values of two rows, two heads of four float64
+      if (t > prompt + 5) {  // then the memory of a long prompt and its padding is full
+        EXPECT_LE(cache.bytes(), 2 * (kWindow + 3) * bytes_of_token) << t << " after a prompt of " << prompt;
+      }
+    }
+    EXPECT_GE(cache.length(), kTokens - 4);
+  }
+}
+
+// Masks are those of all keys, also of the ones that are left behind.
+TEST(GroupedQueryAttention, AWindowsCacheTakesMasksOfAllKeys) {
+  at::NoGradGuard no_grad;
+  auto block = made(GroupedQueryAttention(GroupedQueryAttentionParameters{
+      .hidden_size = 8, .num_attention_heads = 4, .num_key_value_heads = 2, .head_dim = 4, .sliding_window = 4}));
+  const at::Tensor x = at::randn({2, 12, 8}, at::kDouble);
+  const auto rope = positions(12, 4);
+  const at::Tensor documents = at::tensor({0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1}).unsqueeze(0);
+  AttentionMask mask;
+  mask.document_ids = documents;
+  const at::Tensor whole = block(x, rope, mask);
+  KeyValueCache cache;
+  for (int64_t t = 0; t < 12; ++t) {
+    mask.document_ids = documents.narrow(1, 0, t + 1);
+    const PositionEmbeddings here{rope.first.narrow(1, t, 1), rope.second.narrow(1, t, 1)};
+    EXPECT_TRUE(
+        at::allclose(block->forward(x.narrow(1, t, 1), here, mask, &cache), whole.narrow(1, t, 1), 1e-10, 1e-12));
+  }
+}
+
 TEST(GroupedQueryAttention, RefusesHeadsThatDoNotDivideEvenly) {
   EXPECT_THAT(
       [] {

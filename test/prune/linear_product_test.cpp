@@ -152,6 +152,25 @@ TEST_F(LinearFeedForward, IsInTheRecordOfTheChild) {
   EXPECT_TRUE(model->forward({.input_ids = at::arange(6).view({1, 6})}).hidden_states.isfinite().all().item<bool>());
 }
 
+// Beside fewer KV heads, and smaller than the window that the layer has already.
+TEST_F(LinearFeedForward, AWindowIsInTheRecordToo) {
+  write("parent", "gemma3_text", {{4, 32}, {4, 32}, {4, 32, 0, 0, 0, 6}});
+  const std::vector<LayerKeeps> layers{{.window = 2}, {.kv_heads = {1, 3}, .window = 5}, {.window = 4}};
+  write_pruned({.model = at("parent"), .output = at("child")}, pruning_of(layers), families());
+  EXPECT_EQ(read_pruning(at("child") / kPruningFile, 3).layers, layers);
+  const auto blocks = blocks_of(at("child"));
+  EXPECT_EQ(blocks[0].attention, (decltype(blocks[0].attention){descriptor::AttentionSubblock{4, 2}}));
+  EXPECT_EQ(blocks[1].attention, (decltype(blocks[0].attention){descriptor::AttentionSubblock{2, 5}}));
+  EXPECT_EQ(blocks[2].attention, (decltype(blocks[0].attention){descriptor::AttentionSubblock{4, 4}}));
+  const auto weights = weights_of(*pretrained::ModelFolder::open(at("child"), families()).load(at::kCPU, at::kFloat));
+  const auto before = weights_of(*pretrained::ModelFolder::open(at("parent"), families()).load(at::kCPU, at::kFloat));
+  EXPECT_EQ(weights.size(), before.size());
+  for (const auto& [name, weight] : before) {
+    const bool cut = name.starts_with("model.layers.1.self_attn.");
+    EXPECT_TRUE(cut || at::equal(weights.at(name), weight)) << name;
+  }
+}
+
 TEST_F(LinearFeedForward, IsRefusedWhereThereIsNothingToReplace) {
   write("parent", "qwen3_moe", kMixtures);
   const auto problem = [&](size_t layer, const LayerKeeps& keeps) {

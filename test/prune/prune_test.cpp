@@ -323,6 +323,15 @@ TEST_F(PrunedFolders, RefuseInvalidRecords) {
         problem(fmt::format(R"({{"layer": 1, "averaged_kv_heads": {}}})", none), dense),
         HasSubstr(fmt::format("expected 1 or more, found {}", none)));
   }
+  std::vector<descriptor::BlockConfig> windows = dense;
+  std::get<AttentionSubblock>(windows[1].attention).window = 9;
+  EXPECT_THAT(problem(R"({"layer": 1, "window": 0})", dense), HasSubstr("window: expected 1 or more tokens, found 0"));
+  EXPECT_THAT(
+      problem(R"({"layer": 1, "window": 9})", windows),
+      HasSubstr("layer 1: window: expected 1 or more tokens, fewer than the layer's 9, found 9"));
+  EXPECT_THAT(
+      problem(R"({"layer": 1, "drop": ["attention"], "window": 2})", dense),
+      HasSubstr("layer 1: window: the layer has no attention"));
   EXPECT_THAT(
       problem(R"({"layer": 1, "expert_channels": [[0], [0], [0, 1], [0]]})", mixtures),
       HasSubstr("expected equally long lists of channels for the 4 experts that are kept"));

@@ -26,7 +26,11 @@ TEST_F(SearchCosts, OfAChildAreThoseOfItsOwnAccount) {
   for (const char* type : {"qwen3", "qwen3_moe", "glm4_moe", "deepseek_v3", "qwen3_next"}) {
     const std::string name = std::string("teacher_") + type;
     write(name, type, model::test::layers_of(type));
-    const Teacher teacher(at(name));
+    SpaceConfig config;
+    if (type == std::string("qwen3") || type == std::string("glm4_moe")) {
+      config.windows = {40, 7};
+    }
+    const Teacher teacher(at(name), config);
     const descriptor::Workload work{.num_tokens = 96, .num_sequences = 3, .bytes_per_weight = 4};
     const CostTable costs = count_costs(teacher.pieces, teacher.space, work);
     Choice choice = teacher_choice(teacher.space);
@@ -110,6 +114,37 @@ TEST_F(SearchCosts, TimesAreThoseOfEachLayersWindow) {
   EXPECT_NE(costs.attention[1][0].prefill_seconds, costs.attention[0][0].prefill_seconds);
   EXPECT_EQ(counts[2].attention_flops, 0) << "a window that was measured";
   EXPECT_EQ(costs.attention[2][0].prefill_seconds, costs.attention[0][0].prefill_seconds);
+}
+
+// Its keys and values are those of as many tokens, and a token attends to as many: in closed form and in what is timed.
+TEST_F(SearchCosts, OfAWindowAreThoseOfItsTokens) {
+  write("teacher", "qwen3", {{4, 32}});
+  Node config = parse_json_file(at("teacher") / "config.json");
+  config.set("max_position_embeddings", Node(int64_t{4096}));
+  write_file_atomically(at("teacher") / "config.json", to_json(config));
+  SpaceConfig windows;
+  windows.windows = {16};
+  windows.kv_heads = {2};
+  windows.ffn_widths = {8};
+  windows.attention_linear = windows.attention_no_op = false;
+  const Teacher teacher(at("teacher"), windows, at::kFloat);
+  const descriptor::Workload work{.num_tokens = 512, .num_sequences = 2};
+  CostTable costs = count_costs(teacher.pieces, teacher.space, work);
+  const auto& of = costs.attention[0];
+  ASSERT_EQ(of.size(), 4U);  // teacher, window 16, kv_heads 2, kv_heads 2 and window 16
+  for (const size_t whole : {0, 2}) {
+    const Cost &all = of[whole], &window = of[whole + 1];
+    EXPECT_EQ(window.account.num_parameters, all.account.num_parameters);
+    EXPECT_EQ(window.of(CostKind::kv_cache), all.of(CostKind::kv_cache) * 16 / 512);
+    const double pairs = 16.0 * 17 / 2 + 496 * 16, all_pairs = 512.0 * 513 / 2;
+    const double of_pair = 4.0 * model::test::kHeads * model::test::kHeadDim;
+    EXPECT_EQ(all.of(CostKind::prefill_flops) - window.of(CostKind::prefill_flops), of_pair * (all_pairs - pairs));
+    EXPECT_EQ(all.of(CostKind::decode_flops) - window.of(CostKind::decode_flops), of_pair * (512 - 16));
+  }
+  measure_times(costs, teacher.library, work, 3, [](int64_t, int64_t) {});
+  EXPECT_LT(of[1].prefill_seconds, of[0].prefill_seconds) << "a sixteenth of the pairs";
+  EXPECT_NE(of[3].prefill_seconds, of[2].prefill_seconds);
+  EXPECT_GT(of[1].decode_seconds, 0);
 }
 
 TEST(Limits, HaveSharesAndUnits) {

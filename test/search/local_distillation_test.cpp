@@ -40,6 +40,8 @@ class LocalDistillation : public prune::testing::ModelsInFolders, public ::testi
   LocalDistillation() { write("teacher", GetParam(), model::test::layers_of(GetParam())); }
 };
 
+class LocalDistillationOfWindows : public prune::testing::ModelsInFolders {};
+
 TEST_P(LocalDistillation, LowersTheErrorOfEveryVariant) {
   Teacher teacher(at("teacher"));
   for (const auto& result : distil_locally(
@@ -202,6 +204,37 @@ TEST_P(LocalDistillation, IsStoredAndReadAgain) {
       measure_folder(again.library, teacher.data(), at("child"), families()),
       measure(again.library, teacher.data(), choice));
   EXPECT_EQ(prune::testing::blocks_of(at("child")), blocks_of(teacher.space, choice));
+}
+
+// Gemma 3's sliding layers shrink their windows, the others get one.
+TEST_F(LocalDistillationOfWindows, LowersTheirErrorAndTheChildIsWhatWasMeasured) {
+  for (const char* type : {"llama", "gemma3_text", "gpt_oss"}) {
+    const std::string name = std::string("teacher_") + type;
+    write(name, type, type == std::string("gpt_oss") ? model::test::kOnlyMixtures : model::test::kMixed);
+    SpaceConfig config;
+    config.windows = {2};
+    Teacher teacher(at(name), config, at::kFloat);
+    std::vector<Place> windows;
+    for (const Place& place : trainable_variants(teacher.space)) {
+      if (search::at(teacher.space, place).keeps.window > 0) {
+        windows.push_back(place);
+      }
+    }
+    ASSERT_GE(windows.size(), 4U);
+    const auto results =
+        distil_locally(teacher.library, windows, teacher.task, one_batch, {.steps = 40, .lr = 1e-3}, "", ignore);
+    Choice choice = teacher_choice(teacher.space);
+    for (const LocalDistillationResult& result : results) {
+      EXPECT_LT(result.last_loss, result.first_loss) << describe(teacher.space, result.place);
+      choice.of(result.place) = result.place.variant;
+    }
+    const std::string child = std::string("child_") + type;
+    write_child(teacher.library, choice, at(name), at(child), families());
+    EXPECT_EQ(
+        measure_folder(teacher.library, teacher.data(), at(child), families()),
+        measure(teacher.library, teacher.data(), choice));
+    EXPECT_EQ(prune::testing::blocks_of(at(child)), blocks_of(teacher.space, choice));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -21,7 +21,11 @@ class PuzzletronFiles : public prune::testing::ModelsInFolders, public ::testing
     const std::string type = GetParam();
     const bool has_own_layers = type.ends_with("_moe") || type == "deepseek_v3" || type == "qwen3_next";
     write("teacher", type, has_own_layers ? model::test::layers_of(type) : model::test::kWithHoles);
-    teacher = std::make_unique<Teacher>(at("teacher"), SpaceConfig{}, at::kFloat);
+    SpaceConfig config;
+    if (type == "llama" || type == "gemma3_text") {
+      config.windows = {5, 2};
+    }
+    teacher = std::make_unique<Teacher>(at("teacher"), config, at::kFloat);
     distil_locally(
         teacher->library,
         trainable_variants(teacher->space),

@@ -20,6 +20,7 @@ struct Family {
   std::string type;
   std::vector<LayerShape> layers;
   bool first_is_dense = false;  // said by mlp_only_layers, as in published folders, instead of block configs
+  std::vector<int64_t> windows = {};
 };
 
 std::ostream& operator<<(std::ostream& out, const Family& family) {
@@ -71,12 +72,18 @@ class SearchScores : public prune::testing::ModelsInFolders, public ::testing::W
       write_file_atomically(at("teacher") / "config.json", to_json(config));
     }
   }
+
+  static SpaceConfig config() {
+    SpaceConfig config;
+    config.windows = GetParam().windows;
+    return config;
+  }
 };
 
 TEST_P(SearchScores, PiecesOneAfterAnotherHaveTheBitsOfTheWholeModel) {
   const at::NoGradGuard no_grad;
   for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
-    const Teacher teacher(at("teacher"), {}, dtype);
+    const Teacher teacher(at("teacher"), config(), dtype);
     const auto whole = whole_teacher(teacher);
     const auto batch = *teacher.data().open()->next();
     nn::ModelInputs inputs = teacher.task.build_forward_inputs(batch);
@@ -94,7 +101,7 @@ TEST_P(SearchScores, PiecesOneAfterAnotherHaveTheBitsOfTheWholeModel) {
 }
 
 TEST_P(SearchScores, OfAVariantHaveTheBitsOfItsWholeModel) {
-  const Teacher teacher(at("teacher"));
+  const Teacher teacher(at("teacher"), config());
   ScoreRecords records(at("scores.jsonl"));
   const SpaceScores scores = score_space(
       teacher.library, teacher.data(), "t", teacher_choice(teacher.space), records, [](int64_t, int64_t) {});
@@ -122,7 +129,7 @@ TEST_P(SearchScores, OfAVariantHaveTheBitsOfItsWholeModel) {
 }
 
 TEST_P(SearchScores, AroundAChildHaveTheBitsOfTheWholeModels) {
-  const Teacher teacher(at("teacher"));
+  const Teacher teacher(at("teacher"), config());
   Choice base = teacher_choice(teacher.space);
   for (const Place& place : alternatives(teacher.space)) {
     base.of(place) = place.layer % 2 == 0 ? place.variant : 0;
@@ -140,7 +147,7 @@ TEST_P(SearchScores, AroundAChildHaveTheBitsOfTheWholeModels) {
 }
 
 TEST_P(SearchScores, RunOnlyTheLayersFromAReplacementOn) {
-  const Teacher teacher(at("teacher"));
+  const Teacher teacher(at("teacher"), config());
   ScoreRecords records(at("scores.jsonl"));
   const SpaceScores scores = score_space(
       teacher.library, teacher.data(), "t", teacher_choice(teacher.space), records, [](int64_t, int64_t) {});
@@ -152,7 +159,7 @@ TEST_P(SearchScores, RunOnlyTheLayersFromAReplacementOn) {
 }
 
 TEST_P(SearchScores, OfAWholeChildAreThoseOfItsFolder) {
-  const Teacher teacher(at("teacher"));
+  const Teacher teacher(at("teacher"), config());
   Choice choice = teacher_choice(teacher.space);
   for (const Place& place : alternatives(teacher.space)) {
     // Some variant of every other sub-block.
@@ -168,7 +175,7 @@ TEST_P(SearchScores, OfAWholeChildAreThoseOfItsFolder) {
 
 TEST_P(SearchScores, AreMeasuredOnceForTheSameContent) {
   const auto count = [](int64_t* measured) { return [measured](int64_t, int64_t all) { *measured = all; }; };
-  SpaceConfig some;
+  SpaceConfig some = config();
   some.attention_no_op = false;
   int64_t all = 0;
   {
@@ -181,7 +188,7 @@ TEST_P(SearchScores, AreMeasuredOnceForTheSameContent) {
   std::string text = read_file(at("scores.jsonl"));
   const size_t last_line = text.rfind('\n', text.size() - 2) + 1;
   std::ofstream(at("scores.jsonl"), std::ios::trunc) << text.substr(0, last_line + 5);
-  const Teacher teacher(at("teacher"), {});
+  const Teacher teacher(at("teacher"), config());
   ScoreRecords records(at("scores.jsonl"));
   EXPECT_EQ(static_cast<int64_t>(records.size()), all - 1);
   const SpaceScores scores =
@@ -196,7 +203,7 @@ TEST_P(SearchScores, AreMeasuredOnceForTheSameContent) {
 }
 
 TEST_P(SearchScores, ThatRanksShareAreThoseOfOneRank) {
-  const Teacher teacher(at("teacher"));
+  const Teacher teacher(at("teacher"), config());
   const Choice base = teacher_choice(teacher.space);
   int64_t wanted_count = 0, count = 0;
   ScoreRecords alone(at("alone.jsonl"));
@@ -237,7 +244,7 @@ TEST_P(SearchScores, ThatRanksShareAreThoseOfOneRank) {
 }
 
 TEST_P(SearchScores, MultiplyOutALinearLayerOnce) {
-  const Teacher teacher(at("teacher"));
+  const Teacher teacher(at("teacher"), config());
   int64_t tested = 0;
   for (const Place& place : alternatives(teacher.space)) {
     const descriptor::BlockConfig& block = search::at(teacher.space, place).block;
@@ -260,6 +267,61 @@ TEST_P(SearchScores, MultiplyOutALinearLayerOnce) {
   EXPECT_EQ(tested > 0, type != "deepseek_v3" && type != "qwen3_next") << "families without linear layers";
 }
 
+// The laws of the axis: a variant has the weights of the one without a window, bit for bit; a window that hides nothing
+// changes no bit; and what a token gets from its layer is what it gets if the sequence begins where its window does.
+TEST_P(SearchScores, AWindowIsASliceOfTheSequence) {
+  const at::NoGradGuard no_grad;
+  const Teacher teacher(at("teacher"), config());
+  const auto batch = *teacher.data().open()->next();
+  const nn::ModelInputs inputs = teacher.task.build_forward_inputs(batch);
+  const int64_t tokens = batch.at("input_ids").size(1);
+  const at::Tensor x = run_piece(teacher.library.embeddings(), inputs, {});
+  int64_t tested = 0;
+  for (const Place& place : alternatives(teacher.space)) {
+    const Variant& variant = search::at(teacher.space, place);
+    const auto* attention = std::get_if<descriptor::AttentionSubblock>(&variant.block.attention);
+    if (variant.keeps.window == 0 || attention == nullptr) {
+      continue;
+    }
+    const Piece windowed = teacher.library.layer(place);
+    descriptor::BlockConfig other = variant.block;
+    const auto with_window = [&](int64_t window) {
+      std::get<descriptor::AttentionSubblock>(other.attention).window = window;
+      const Piece piece = teacher.pieces.layer(place.layer, other);
+      auto weights = prune::testing::weights_of(*windowed);
+      for (const auto& [name, parameter] : nn::named_parameters(*piece)) {
+        const at::Tensor value = parameter->value();
+        value.copy_(weights.at(name));
+      }
+      return piece;
+    };
+    const Piece whole = with_window(tokens);
+    Place without = place;
+    while (search::at(teacher.space, without).keeps.window != 0) {
+      --without.variant;  // the largest window comes first, after the variant without one
+    }
+    ASSERT_EQ(search::at(teacher.space, without).keeps.kv_heads, variant.keeps.kv_heads);
+    const Piece slice = teacher.library.layer(without);
+    for (const auto& [name, weight] : prune::testing::weights_of(*slice)) {
+      EXPECT_TRUE(at::equal(weight, prune::testing::weights_of(*windowed).at(name))) << name;
+    }
+    const at::Tensor found = run_piece(windowed, inputs, x);
+    const at::Tensor all = run_piece(with_window(tokens + 5), inputs, x);
+    EXPECT_TRUE(at::equal(run_piece(whole, inputs, x), all)) << "a window that hides nothing";
+    EXPECT_FALSE(at::equal(found, all));
+    for (const int64_t token : {int64_t{0}, variant.keeps.window - 1, variant.keeps.window, tokens - 1}) {
+      const int64_t first = std::max<int64_t>(0, token + 1 - variant.keeps.window), count = token + 1 - first;
+      nn::ModelInputs seen = inputs;
+      seen.position_ids = batch.at("position_ids").narrow(1, first, count);
+      const at::Tensor wanted = run_piece(whole, seen, x.narrow(1, first, count)).select(1, count - 1);
+      EXPECT_LE((found.select(1, token) - wanted).abs().max().item<double>(), 1e-12 * wanted.abs().max().item<double>())
+          << describe(teacher.space, place) << ", token " << token;
+    }
+    ++tested;
+  }
+  EXPECT_EQ(tested > 0, !GetParam().windows.empty());
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Families,
     SearchScores,
@@ -274,7 +336,9 @@ INSTANTIATE_TEST_SUITE_P(
         Family{"deepseek_v3", model::test::kLatentMixtures},
         Family{"qwen3_next", model::test::kDeltaMixtures},
         Family{"qwen3_moe", model::test::kMixtures},
-        Family{"qwen3_moe", {{4, 32}, {4, 8, 6, 2}, {4, 8, 6, 2}}, true}),
+        Family{"qwen3_moe", {{4, 32}, {4, 8, 6, 2}, {4, 8, 6, 2}}, true},
+        Family{"qwen3", {{4, 32}, {2, 16}, {4, 24}}, false, {5}},
+        Family{"gemma3_text", {{2, 16, 0, 0, 0, 7}, {4, 32}, {2, 24}}, false, {2, 5}}),
     [](const auto& tested) { return fmt::format("{}_{}", tested.param.type, tested.index); });
 }  // namespace
 

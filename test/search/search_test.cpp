@@ -10,6 +10,8 @@
 #include "lehr/base/log.h"
 #include "lehr/config/json.h"
 #include "lehr/mesh/thread_transport.h"
+#include "lehr/meter/memory_meter.h"
+#include "lehr/search/work.h"
 #include "test/search/support.h"
 
 namespace lehr::search {
@@ -53,24 +55,33 @@ class Searches : public prune::testing::ModelsInFolders {
 
   void run(const std::string& output, const train::Ranks& ranks) const {
     Logger log("", /*quiet=*/true);
+    search_in(output, ranks, log)->run(Stage::report);
+  }
+
+  std::unique_ptr<Search> search_in(
+      const std::string& output,
+      const train::Ranks& ranks,
+      Logger& log,
+      const std::function<void(Stage)>& enters = {}) const {
     SearchConfig own = config;
     own.search.output = at(output).string();
-    Search search(
+    return std::make_unique<Search>(
         own,
-        {.teacher = at(teacher),
-         .families = families(),
-         .log = log,
-         .device = at::kCPU,
-         .dtype = at::kFloat,
-         .seq_len = 12,
-         .rows_per_step = 2,
-         .rows_per_batch = 2,
-         .task = task,
-         .data = data,
-         .ranks = ranks,
-         .distillation = "",
-         .distil = {}});
-    search.run(Stage::report);
+        SearchEnvironment{
+            .teacher = at(teacher),
+            .families = families(),
+            .log = log,
+            .device = at::kCPU,
+            .dtype = at::kFloat,
+            .seq_len = 12,
+            .rows_per_step = 2,
+            .rows_per_batch = 2,
+            .task = task,
+            .data = data,
+            .ranks = ranks,
+            .distillation = "",
+            .distil = {},
+            .enters = enters});
   }
 
   // The weights of the only child.
@@ -115,6 +126,73 @@ TEST_F(Searches, FindChildrenOfLatentAttentionAndGatedDeltaNet) {
   }
 }
 
+// Of tensors: weights of the teacher, of one variant and of the library, hidden states, activations and logits.
+TEST_F(Searches, ScoreInTheMemoryThatDryRunTells) {
+  write("wide", "qwen3", {{4, 96}, {4, 96}, {4, 96}, {4, 96}});
+  const train::Ranks ranks;
+  Logger log("", /*quiet=*/true);
+  for (const char* type : {"teacher", "wide"}) {
+    teacher = type;
+    config.space.experts_per_token = {};
+    for (const int64_t steps : {0, 2}) {
+      config.local_distillation.steps = steps;
+      const std::string output = fmt::format("{}{}", type, steps);
+      std::optional<MemoryMeter> meter;
+      const auto search = search_in(output, ranks, log, [&](Stage stage) {
+        if (stage == Stage::score) {
+          meter->reset_peak();
+        }
+      });
+      const SearchWork work = work_of(*search);
+      const auto forecast = static_cast<double>(score_bytes(work, measure_pass(*search)));
+      meter.emplace(at::kCPU);
+      search->run(Stage::score);
+      const auto measured = static_cast<double>(meter->peak());
+      EXPECT_GT(measured, static_cast<double>(work.teacher_bytes + work.boundary_bytes));
+      EXPECT_NEAR(forecast / measured, 1, 0.05) << output;
+    }
+  }
+}
+
+// A budget of the KV cache only; the second layer of the teacher has a window already.
+TEST_F(Searches, FindChildrenWithWindows) {
+  write("windowed", "qwen3", {{4, 32}, {4, 32, 0, 0, 0, 6}, {4, 32}});
+  teacher = "windowed";
+  config.budget = {};
+  config.budget.kv_cache = "40 %";
+  config.space = {};
+  config.space.kv_heads = {2};  // not enough for the budget
+  config.space.windows = {3, 6};
+  config.space.attention_no_op = config.space.attention_linear = false;
+  config.space.ffn_widths = {8};
+  config.workload.seq_len = 48;
+  run("search", train::Ranks());
+  const auto found = parse_json_file(at("search/search.json"));
+  const Node& best = found.at("candidates").at(0);
+  const double cache = best.at("costs").at("kv_cache").as_double();
+  EXPECT_LE(cache, 0.4 * found.at("teacher_costs").at("kv_cache").as_double());
+  std::string folder;
+  for (const auto& entry : std::filesystem::directory_iterator(at("search"))) {
+    folder = entry.path().filename().string().starts_with("child-") ? entry.path().string() : folder;
+  }
+  ASSERT_FALSE(folder.empty());
+  const auto args = families().from_hf_folder(folder);
+  const auto account = descriptor::account_for(
+      *args->decoder_form(), args->block_configs(), {.num_tokens = 48, .num_sequences = 1}).total();
+  EXPECT_EQ(account.kv_cache_bytes, cache);
+  int64_t with_window = 0;
+  for (const descriptor::BlockConfig& block : args->block_configs()) {
+    with_window += std::get<descriptor::AttentionSubblock>(block.attention).window > 0 ? 1 : 0;
+  }
+  EXPECT_GE(with_window, 2) << "KV heads alone would cost more";
+  // What the search measured is the loss of the folder.
+  const testing::Teacher own(at(teacher), {}, at::kFloat);
+  const HeldOut held_out{
+      .task = task, .open = [] { return std::make_unique<Batches>(3, 2, 7); }};
+  const DivergenceSums sums = measure_folder(own.library, held_out, folder, families());
+  EXPECT_DOUBLE_EQ(sums.nll / static_cast<double>(sums.tokens), best.at("measured").at("loss").as_double());
+}
+
 TEST_F(Searches, RefusePartsThatAModelDoesNotHave) {
   write("latent", "deepseek_v3", model::test::kLatentMixtures);
   teacher = "latent";
@@ -131,8 +209,22 @@ TEST_F(Searches, RefusePartsThatAModelDoesNotHave) {
   EXPECT_THAT(
       error_of([&] { run("none", train::Ranks()); }),
       ::testing::HasSubstr("space.experts: the routers choose among 2 groups of experts (n_group)"));
-  EXPECT_FALSE(std::filesystem::exists(at("none")));
   config.space.experts = {};
+  config.space.windows = {4};
+  EXPECT_THAT(
+      error_of([&] { run("none", train::Ranks()); }),
+      ::testing::HasSubstr(
+          "space.windows: the attention of models of type deepseek_v3 has no sliding windows, and their config.json "
+          "cannot give one to a layer; leave the key out"));
+  teacher = "teacher";
+  config.space.windows = {5, 12};
+  EXPECT_THAT(
+      error_of([&] { run("none", train::Ranks()); }),
+      ::testing::HasSubstr("space.windows: 12 tokens: the sequences by which variants are trained and measured have "
+                           "12 (training.seq_len)"));
+  EXPECT_FALSE(std::filesystem::exists(at("none")));
+  teacher = "latent";
+  config.space.windows = {};
   config.local_distillation.steps = 0;
   run("groups", train::Ranks());  // scores of experts, which such routers do not have, are not needed
   const testing::Teacher groups(at("latent"));

@@ -89,6 +89,57 @@ TEST(Space, HasFewerExpertsPerTokenIfTheyAreListed) {
       HasSubstr("space.experts_per_token: 2 is smaller than that of no layer; the layers have 2"));
 }
 
+TEST(Space, HasWindowsWithAllKVHeadsAndWithFewerIfTheyAreListed) {
+  SpaceConfig config;
+  config.kv_heads = {1};
+  config.windows = {16, 64};
+  const SearchSpace space = space_of(config, kDense);
+  EXPECT_THAT(
+      names(space[0].attention),
+      ElementsAre(
+          "teacher",
+          "window 64",
+          "window 16",
+          "kv_heads 1",
+          "kv_heads 1, window 64",
+          "kv_heads 1, window 16",
+          "linear",
+          "no-op"));
+  EXPECT_EQ(std::get<AttentionSubblock>(space[0].attention[2].block.attention), (AttentionSubblock{4, 16}));
+  EXPECT_EQ(std::get<AttentionSubblock>(space[0].attention[4].block.attention), (AttentionSubblock{1, 64}));
+  EXPECT_EQ(space[0].attention[4].keeps.kv_heads, space[0].attention[3].keeps.kv_heads);
+  EXPECT_FALSE(space[0].attention[1].is_teacher());
+  EXPECT_THAT(names(space[1].attention), ElementsAre("teacher")) << "no attention";
+  Choice choice = teacher_choice(space);
+  choice.attention = {5, 0};
+  EXPECT_EQ(prune::child_blocks(pruning_of(space, choice), kDense, ""), blocks_of(space, choice));
+}
+
+// By the block config of a layer, or by the model's keys.
+TEST(Space, OnlyShrinksTheWindowsOfATeacher) {
+  std::vector<BlockConfig> teacher(3, kDense[0]);
+  std::get<AttentionSubblock>(teacher[0].attention).window = 32;
+  SpaceConfig config;
+  config.kv_heads = {1};
+  config.windows = {8, 32, 64};
+  config.model_windows = {64, 64, 0};
+  config.attention_linear = config.attention_no_op = false;
+  const SearchSpace space = space_of(config, teacher);
+  EXPECT_THAT(
+      names(space[0].attention), ElementsAre("teacher", "window 8", "kv_heads 1", "kv_heads 1, window 8"));
+  EXPECT_EQ(std::get<AttentionSubblock>(space[0].attention[2].block.attention), (AttentionSubblock{1, 32})) << "kept";
+  EXPECT_THAT(
+      names(space[1].attention),
+      ElementsAre(
+          "teacher", "window 32", "window 8", "kv_heads 1", "kv_heads 1, window 32", "kv_heads 1, window 8"));
+  EXPECT_EQ(std::get<AttentionSubblock>(space[1].attention[3].block.attention), (AttentionSubblock{1, 0}));
+  EXPECT_EQ(space[2].attention.size(), 8U) << "all three windows";
+  config.model_windows = {64, 64, 64};
+  EXPECT_THAT(
+      error_of([&] { space_of(config, teacher); }),
+      HasSubstr("space.windows: 64 is smaller than the window of no layer; the largest has 64 tokens"));
+}
+
 TEST(Space, OfALinearSubblockHasOnlyItsRemoval) {
   const std::vector<BlockConfig> teacher{
       kDense[0], {.attention = descriptor::LinearSubblock{}, .ffn = descriptor::LinearSubblock{}}};

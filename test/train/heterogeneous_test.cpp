@@ -106,9 +106,10 @@ std::vector<Placed> runs_of_the_law() {
   return chosen;
 }
 
-// Eight stages of one layer each. Two layers have no attention, and one has no FFN.
+// Eight stages of one layer each. Two layers have no attention, one has no FFN, and three have windows.
 TrainConfig heterogeneous_law(const std::filesystem::path& folder, const Overrides& more = {}) {
-  const std::vector<LayerShape> layers{{8, 32}, {2, 16}, {0, 40}, {4, 0}, {0, 16}, {2, 8}, {4, 24}, {8, 32}};
+  const std::vector<LayerShape> layers{
+      {8, 32}, {2, 16, 0, 0, 0, 9}, {0, 40}, {4, 0}, {0, 16}, {2, 8, 0, 0, 0, 5}, {4, 24, 0, 0, 0, 12}, {8, 32}};
   Overrides overrides{
       {"training.local_batch_size", "1"},
       {"training.global_batch_size", "8"},

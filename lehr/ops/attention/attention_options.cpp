@@ -10,6 +10,16 @@ double default_scale(int64_t head_size) {
   return 1 / std::sqrt(static_cast<double>(head_size));
 }
 
+AttentionMask without_first_keys(const AttentionMask& mask, int64_t count, int64_t keys) {
+  AttentionMask rest = mask;
+  for (at::Tensor* tensor : {&rest.document_ids, &rest.key_padding, &rest.allowed, &rest.bias}) {
+    if (tensor->defined() && tensor->size(-1) == keys) {
+      *tensor = tensor->narrow(-1, count, keys - count);
+    }
+  }
+  return rest;
+}
+
 void check_attention_options(const char* subject, const AttentionOptions& options) {
   require(
       !options.scale || std::isfinite(*options.scale),

@@ -43,6 +43,9 @@ struct AttentionOptions {
   at::Tensor sinks = {};
 };
 
+/// Returns the mask of the same queries without the first `count` of `keys` keys.
+AttentionMask without_first_keys(const AttentionMask& mask, int64_t count, int64_t keys);
+
 /// Throws a usage error that begins with `subject` if an option is invalid for every call.
 void check_attention_options(const char* subject, const AttentionOptions& options);
 

@@ -50,17 +50,6 @@ int64_t keys_left_behind(std::optional<int64_t> window, int64_t queries, int64_t
   return window && *window < keys - queries + 1 ? keys - queries + 1 - *window : 0;
 }
 
-// Returns the mask without its first `count` keys.
-AttentionMask without_first(const AttentionMask& mask, int64_t count, int64_t keys) {
-  AttentionMask rest = mask;
-  for (at::Tensor* tensor : {&rest.document_ids, &rest.key_padding, &rest.allowed, &rest.bias}) {
-    if (tensor->defined() && tensor->size(-1) == keys) {
-      *tensor = tensor->narrow(-1, count, keys - count);
-    }
-  }
-  return rest;
-}
-
 // Computes the definition with separate matmuls, in float32 or wider. Holds all scores.
 at::Tensor written_out(
     const at::Tensor& q,
@@ -164,7 +153,7 @@ at::Tensor attention(
   if (const int64_t behind = keys_left_behind(options.window, q.size(1), keys); behind > 0) {
     const int64_t seen = keys - behind;
     return reference::attention(
-        q, k.narrow(1, behind, seen), v.narrow(1, behind, seen), without_first(mask, behind, keys), options);
+        q, k.narrow(1, behind, seen), v.narrow(1, behind, seen), without_first_keys(mask, behind, keys), options);
   }
   const at::Tensor attended = options.sinks.defined() || options.softcap ? written_out(q, k, v, mask, options)
                                                                          : by_aten(q, k, v, mask, options);

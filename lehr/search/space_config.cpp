@@ -1,0 +1,38 @@
+// The keys of the section [space].
+#include "lehr/search/space.h"
+
+namespace lehr::search {
+
+void SpaceConfig::fields(FieldVisitor& v) {
+  v.optional("kv_heads", kv_heads, "Numbers of KV heads to try; unset: all divisors of a layer's.", positive());
+  v.optional(
+      "windows",
+      windows,
+      "Sliding windows of attention to try, in tokens, with all KV heads and with fewer; they save KV cache, FLOPs and "
+      "time, and no parameters. Unset: only a layer's own.",
+      positive());
+  v.optional(
+      "ffn_widths",
+      ffn_widths,
+      "Widths of feed-forward blocks to try; unset: 3/4, 1/2, 1/4 and 1/8 of a layer's, in steps of 8.",
+      positive());
+  v.optional(
+      "experts",
+      experts,
+      "Numbers of experts to try; unset: the same shares, but no fewer than a token needs.",
+      positive());
+  v.optional(
+      "expert_widths", expert_widths, "Widths of experts to try; unset: the same shares, in steps of 8.", positive());
+  v.optional(
+      "experts_per_token",
+      experts_per_token,
+      "Numbers of experts per token to try, which saves FLOPs and no memory; unset: only a layer's own.",
+      positive());
+  v.optional("attention_linear", attention_linear, "Try one linear layer in place of the attention.");
+  v.optional("ffn_linear", ffn_linear, "Try one linear layer in place of a feed-forward block or MoE layer.");
+  v.optional("attention_no_op", attention_no_op, "Try layers without attention.");
+  v.optional("ffn_no_op", ffn_no_op, "Try layers without a feed-forward block.");
+  v.optional("sizes", sizes, "Try smaller sub-blocks and linear layers. false: only layers without a sub-block.");
+}
+
+}  // namespace lehr::search
