@@ -39,8 +39,7 @@ struct Options {
 // A folder that goes with the process.
 class TemporaryFolder {
  public:
-  TemporaryFolder()
-      : path_(std::filesystem::temp_directory_path() / fmt::format("lehr-search-scores-{}", ::getpid())) {
+  TemporaryFolder() : path_(std::filesystem::temp_directory_path() / fmt::format("lehr-search-scores-{}", ::getpid())) {
     std::filesystem::create_directories(path_);
   }
   ~TemporaryFolder() { std::filesystem::remove_all(path_); }
@@ -215,7 +214,8 @@ void run(const Options& options) {
   const Ways ways(library, data);
   ways.of_layers({}, true);  // warms up
   const Measured found = ways.of_search(folder.path()), whole = ways.of_layers(ways.subblocks(), false);
-  require(found.of == whole.of, "search_scores: a run from the replaced layer has other sums than one of the whole model");
+  require(
+      found.of == whole.of, "search_scores: a run from the replaced layer has other sums than one of the whole model");
   print("sub-blocks", true, found);
   print("sub-blocks", false, whole);
   print("layers", true, ways.of_layers(ways.pairs(), true));

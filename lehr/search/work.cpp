@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -108,17 +109,55 @@ int64_t library_bytes(const Library& library, bool trains) {
   return bytes;
 }
 
-// The variant with the most weights; nothing if all are no-ops.
-std::optional<Place> largest_variant(const Library& library) {
-  std::optional<Place> largest;
+// Variants whose measurement takes the most memory: the one with the most weights, and linear layers, which are
+// multiplied out unless they were trained.
+std::vector<Place> largest_variants(const Library& library, bool trained) {
+  std::optional<Place> largest, attention, ffn;
   int64_t most = 0;
   for (const Place& place : trainable_variants(library.space())) {
+    const prune::LayerKeeps& keeps = at(library.space(), place).keeps;
+    attention = keeps.linear_attention && !attention ? place : attention;
+    ffn = keeps.linear_ffn && !ffn ? place : ffn;
     if (const int64_t bytes = library.bytes_as_stored(place); bytes > most) {
       most = bytes;
       largest = place;
     }
   }
-  return largest;
+  std::vector<Place> places;
+  for (const auto& place : {largest, trained ? std::nullopt : attention, trained ? std::nullopt : ffn}) {
+    if (place && std::find(places.begin(), places.end(), *place) == places.end()) {
+      places.push_back(*place);
+    }
+  }
+  return places;
+}
+
+// The peak while one variant is measured as score_space does it, without what the library keeps.
+int64_t peak_of_measurement(
+    Library& library,
+    bool trained,
+    MemoryMeter& meter,
+    const std::function<void(const std::optional<Place>& place)>& measure) {
+  const std::vector<Place> places = largest_variants(library, trained);
+  int64_t peak = 0, kept = 0;
+  for (const Place& place : places) {
+    if (trained) {
+      library.set_trained(
+          place, library.as_stored(place, library.tensors_of(*library.layer(place), place.layer, place.subblock)));
+      kept += library.bytes_as_stored(place);
+    }
+    meter.reset_peak();
+    measure(place);
+    peak = std::max(peak, meter.peak() - kept);
+    const prune::LayerKeeps& keeps = at(library.space(), place).keeps;
+    kept += !trained && (keeps.linear_attention || keeps.linear_ffn) ? library.bytes_as_stored(place) : 0;
+  }
+  if (places.empty()) {
+    meter.reset_peak();
+    measure(std::nullopt);
+    peak = meter.peak();
+  }
+  return peak;
 }
 }  // namespace
 
@@ -130,7 +169,7 @@ PassCosts measure_pass(const Search& search) {
   }
   const DecoderPieces& pieces = search.pieces();
   const SearchSpace space = make_space(search.config().space, pieces.blocks(), equal_scores(pieces.blocks()));
-  const Library library(search.environment().teacher, search.environment().families, pieces, space);
+  Library library(search.environment().teacher, search.environment().families, pieces, space);
   const HeldOut data = search.held_out();
   const auto batch = data.open()->next();
   if (!batch) {
@@ -157,15 +196,15 @@ PassCosts measure_pass(const Search& search) {
     divergence({*head, pass.output()}, {*head, pass.output()}, local.at("labels"));
     costs.comparison = since(compared);
   }
-  costs.library_bytes = library_bytes(library, search.config().local_distillation.steps > 0);
-  if (meter) {  // as score_space does it
-    const std::optional<Place> place = largest_variant(library);
-    meter->reset_peak();
-    PrefixPass pass(embeddings, layers, head, inputs);
-    const Piece variant = place ? library.layer(*place) : nullptr;
-    const at::Tensor found = pass.with(place ? place->layer : 0, variant);
-    divergence({*head, pass.output()}, {*head, found}, local.at("labels"));
-    costs.bytes = meter->peak();
+  const bool trained = search.config().local_distillation.steps > 0;
+  costs.library_bytes = library_bytes(library, trained);
+  if (meter) {
+    costs.bytes = peak_of_measurement(library, trained, *meter, [&](const std::optional<Place>& place) {
+      PrefixPass pass(embeddings, layers, head, inputs);
+      const Piece variant = place ? library.layer(*place) : nullptr;
+      const at::Tensor found = pass.with(place ? place->layer : 0, variant);
+      divergence({*head, pass.output()}, {*head, found}, local.at("labels"));
+    });
   }
   return costs;
 }

@@ -177,8 +177,9 @@ TEST_F(Searches, FindChildrenWithWindows) {
   }
   ASSERT_FALSE(folder.empty());
   const auto args = families().from_hf_folder(folder);
-  const auto account = descriptor::account_for(
-      *args->decoder_form(), args->block_configs(), {.num_tokens = 48, .num_sequences = 1}).total();
+  const auto account =
+      descriptor::account_for(*args->decoder_form(), args->block_configs(), {.num_tokens = 48, .num_sequences = 1})
+          .total();
   EXPECT_EQ(account.kv_cache_bytes, cache);
   int64_t with_window = 0;
   for (const descriptor::BlockConfig& block : args->block_configs()) {
@@ -187,8 +188,7 @@ TEST_F(Searches, FindChildrenWithWindows) {
   EXPECT_GE(with_window, 2) << "KV heads alone would cost more";
   // What the search measured is the loss of the folder.
   const testing::Teacher own(at(teacher), {}, at::kFloat);
-  const HeldOut held_out{
-      .task = task, .open = [] { return std::make_unique<Batches>(3, 2, 7); }};
+  const HeldOut held_out{.task = task, .open = [] { return std::make_unique<Batches>(3, 2, 7); }};
   const DivergenceSums sums = measure_folder(own.library, held_out, folder, families());
   EXPECT_DOUBLE_EQ(sums.nll / static_cast<double>(sums.tokens), best.at("measured").at("loss").as_double());
 }

@@ -125,13 +125,11 @@ TEST(Space, OnlyShrinksTheWindowsOfATeacher) {
   config.model_windows = {64, 64, 0};
   config.attention_linear = config.attention_no_op = false;
   const SearchSpace space = space_of(config, teacher);
-  EXPECT_THAT(
-      names(space[0].attention), ElementsAre("teacher", "window 8", "kv_heads 1", "kv_heads 1, window 8"));
+  EXPECT_THAT(names(space[0].attention), ElementsAre("teacher", "window 8", "kv_heads 1", "kv_heads 1, window 8"));
   EXPECT_EQ(std::get<AttentionSubblock>(space[0].attention[2].block.attention), (AttentionSubblock{1, 32})) << "kept";
   EXPECT_THAT(
       names(space[1].attention),
-      ElementsAre(
-          "teacher", "window 32", "window 8", "kv_heads 1", "kv_heads 1, window 32", "kv_heads 1, window 8"));
+      ElementsAre("teacher", "window 32", "window 8", "kv_heads 1", "kv_heads 1, window 32", "kv_heads 1, window 8"));
   EXPECT_EQ(std::get<AttentionSubblock>(space[1].attention[3].block.attention), (AttentionSubblock{1, 0}));
   EXPECT_EQ(space[2].attention.size(), 8U) << "all three windows";
   config.model_windows = {64, 64, 64};
