@@ -37,7 +37,7 @@ struct Source {
   }
   std::string read(const Node& node) const { return to_json(family.from_hf_config(node)->to_hf_config("bfloat16")); }
 
-  descriptor::ModelFamilies families = all_families();
+  descriptor::ModelFamilies families = test::all_families();
   Node config;
   const descriptor::ModelFamily& family;
 };

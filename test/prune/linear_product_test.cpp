@@ -16,6 +16,7 @@ using testing::families;
 using ::testing::HasSubstr;
 using testing::largest_difference;
 using testing::Weights;
+using testing::weights_of;
 
 Pruning pruning_of(const std::vector<LayerKeeps>& layers) {
   return {.layers = layers};
