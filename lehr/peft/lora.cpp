@@ -51,6 +51,24 @@ void LoraLinear::set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_
   dropout_first_row_ = first_row;
 }
 
+void LoraLinear::set_sequence_part(int64_t part, int64_t parts) {
+  require(part >= 0 && part < parts, "adapter {}: part {} of {} of a sequence does not exist", name_, part, parts);
+  sequence_part_ = part;
+  sequence_parts_ = parts;
+}
+
+// Returns the chunks that the inputs hold, as many as sequence_chunks_: each of those is cut into `parts` chunks, and
+// the inputs have some that follow each other.
+std::vector<int64_t> LoraLinear::chunks_of_part() const {
+  std::vector<int64_t> chunks;
+  const auto count = static_cast<int64_t>(sequence_chunks_.size());
+  for (int64_t place = sequence_part_ * count; place < (sequence_part_ + 1) * count; ++place) {
+    const int64_t chunk = sequence_chunks_[static_cast<size_t>(place / sequence_parts_)];
+    chunks.push_back(chunk * sequence_parts_ + place % sequence_parts_);
+  }
+  return chunks;
+}
+
 // Element c of token t of sequence r of the step's batch has index t * C + c in the sequence's part of the stream,
 // where t counts from the start of the whole sequence and C are all features, even if this rank has a shard of them.
 at::Tensor LoraLinear::drop(const at::Tensor& input) const {
@@ -70,7 +88,8 @@ at::Tensor LoraLinear::drop(const at::Tensor& input) const {
   auto* out = dropped.data_ptr<bool>();
   constexpr int64_t kBlock = 1024;
   // Runs of elements that follow each other in the stream: a chunk of a sequence, or this rank's features of a token.
-  const int64_t chunk_tokens = input.size(1) / static_cast<int64_t>(sequence_chunks_.size());
+  const std::vector<int64_t> chunks = chunks_of_part();
+  const int64_t chunk_tokens = input.size(1) / static_cast<int64_t>(chunks.size());
   const int64_t run_tokens = input.size(2) == features ? chunk_tokens : 1;
   const int64_t run_size = run_tokens * input.size(2);
   const int64_t runs = input.size(1) * input.size(2) / std::max<int64_t>(1, run_size);  // per sequence
@@ -83,8 +102,7 @@ at::Tensor LoraLinear::drop(const at::Tensor& input) const {
       const int64_t start = block % blocks * kBlock;
       const int64_t count = std::min(kBlock, run_size - start);
       const int64_t token = run % runs * run_tokens;  // among those of this rank, and then in the sequence
-      const int64_t position =
-          sequence_chunks_[static_cast<size_t>(token / chunk_tokens)] * chunk_tokens + token % chunk_tokens;
+      const int64_t position = chunks[static_cast<size_t>(token / chunk_tokens)] * chunk_tokens + token % chunk_tokens;
       const int64_t place = position * features + first_feature + start;
       const uint64_t first = nn::dropout_row(dropout_first_row_ + run / runs) + static_cast<uint64_t>(place);
       random.fill_uniform(first, count, draws.data());

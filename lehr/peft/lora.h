@@ -47,19 +47,21 @@ class LoraLinear : public nn::LinearAdapter, public nn::LowRankAdapter, public L
 
   const nn::ParameterPtr& input_matrix() const override { return own_parameter("A"); }
   const nn::ParameterPtr& output_matrix() const override { return own_parameter("B"); }
-  bool drops() const override { return settings_.dropout > 0; }
   void set_sequence_chunks(std::vector<int64_t> chunks) override { sequence_chunks_ = std::move(chunks); }
+  void set_sequence_part(int64_t part, int64_t parts) override;
 
   void set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_row) override;
 
  private:
   at::Tensor drop(const at::Tensor& input) const;
+  std::vector<int64_t> chunks_of_part() const;
 
   std::string name_;
   uint64_t dropout_seed_ = 0;
   uint64_t dropout_step_ = 0;
   int64_t dropout_first_row_ = 0;
   std::vector<int64_t> sequence_chunks_{0};
+  int64_t sequence_part_ = 0, sequence_parts_ = 1;
 };
 
 /// The same for every group of a GroupedLinear.

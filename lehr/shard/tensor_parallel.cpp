@@ -31,8 +31,8 @@ void lay_out_all(nn::Module& module, Placement placement, const DistributedConte
 }
 
 // Returns the adapter of a layer as a pair of matrices; null if it has none.
-const nn::LowRankAdapter* low_rank_adapter(const nn::LinearImpl& linear) {
-  const auto* low_rank = dynamic_cast<const nn::LowRankAdapter*>(linear.adapter().get());
+nn::LowRankAdapter* low_rank_adapter(const nn::LinearImpl& linear) {
+  auto* low_rank = dynamic_cast<nn::LowRankAdapter*>(linear.adapter().get());
   require(
       low_rank != nullptr || !linear.adapter(),
       "parallelism.tensor_parallel_degree: a projection has an adapter that is no nn::LowRankAdapter, so its sharding "
@@ -245,17 +245,15 @@ void on_parts(nn::Module& module, DistributedContext& context) {
   if (is_one(context)) {
     return;
   }
-  const auto require_no_masks = [](const torch::nn::Module& one) {
+  const auto mask_a_part = [&context](const torch::nn::Module& one) {
     const auto* linear = dynamic_cast<const nn::LinearImpl*>(&one);
-    const auto* low_rank = linear != nullptr ? low_rank_adapter(*linear) : nullptr;
-    require(
-        low_rank == nullptr || !low_rank->drops(),
-        "peft.dropout: masks depend on a token's position, and with parallelism.tensor_parallel_degree above 1 a "
-        "projection of this model sees a part of the positions; set one of the two back");
+    if (auto* low_rank = linear != nullptr ? low_rank_adapter(*linear) : nullptr) {
+      low_rank->set_sequence_part(context.index(mesh::axis::tp), context.size(mesh::axis::tp));
+    }
   };
-  require_no_masks(module);
+  mask_a_part(module);
   for (const auto& below : module.modules(/*include_self=*/false)) {
-    require_no_masks(*below);  // the layer of a linear sub-block
+    mask_a_part(*below);  // the layer of a linear sub-block
   }
   lay_out_all(module, Placement::replicate(), context);
 }
@@ -292,17 +290,22 @@ void tensor_parallel(nn::GroupedQueryAttentionImpl& attention, DistributedContex
 }
 
 void tensor_parallel(nn::MultiHeadLatentAttentionImpl& attention, DistributedContext& context) {
+  if (is_one(context)) {
+    return;
+  }
+  // Each rank computes all latents, of whole sequences, and goes on with its heads.
+  const auto of_all_heads = [&context](nn::Module& module) { lay_out_all(module, Placement::replicate(), context); };
   require_divisible("num_attention_heads", attention.num_attention_heads(), context);
   gather_sequence(attention, context);
   if (attention.q_proj) {
     column_parallel(*attention.q_proj, context);
   } else {
-    on_parts(*attention.q_a_proj, context);
-    on_parts(*attention.q_a_layernorm, context);
+    of_all_heads(*attention.q_a_proj);
+    of_all_heads(*attention.q_a_layernorm);
     column_parallel(*attention.q_b_proj, context);
   }
-  on_parts(*attention.kv_a_proj_with_mqa, context);
-  on_parts(*attention.kv_a_layernorm, context);
+  of_all_heads(*attention.kv_a_proj_with_mqa);
+  of_all_heads(*attention.kv_a_layernorm);
   column_parallel(*attention.kv_b_proj, context);
   row_parallel(*attention.o_proj, context);
 }

@@ -58,7 +58,7 @@ void column_parallel(nn::RMSNormImpl& norm, mesh::DistributedContext& context);
 /// shard(1). Of an adapter, A is shard(1) and B replicate. Throws a usage error if it is not an nn::LowRankAdapter.
 void row_parallel(nn::LinearImpl& linear, mesh::DistributedContext& context);
 /// The module works on shards of the sequence, or of the heads, without change (SequenceParallel): all its parameters
-/// are replicate, and their gradients partial.
+/// are replicate, and their gradients partial. Dropout masks of adapters are those of the rank's part of a sequence.
 void on_parts(nn::Module& module, mesh::DistributedContext& context);
 /// The module does the same work on all ranks, on whole sequences: the input of its call is gathered from shard(1) to
 /// invariant, and all its parameters are invariant. For heads that score or embed sequences.

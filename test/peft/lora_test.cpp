@@ -133,6 +133,37 @@ TEST(LoraLinear, DropoutDependsOnStepAndSequenceOnly) {
   EXPECT_THAT(one_row, fails_with("peft.dropout: layer: masks need an input of shape (B, T, C)"));
 }
 
+// The chunks of context parallelism, and parts of these of sequence parallelism.
+TEST(LoraLinear, DropoutOfAPartOfASequenceIsThatOfTheWhole) {
+  auto [linear, lora] = adapted(6, 8, {.r = 4, .dropout = 0.5});
+  linear->train();
+  lora->set_dropout_stream(1, 1, 3);
+  const at::Tensor input = at::randn({2, 16, 6}, at::kDouble);
+  const at::Tensor whole = linear(input);
+  const auto rows = [](const at::Tensor& all, const std::vector<int64_t>& pairs) {  // of two tokens each
+    std::vector<at::Tensor> parts;
+    for (const int64_t pair : pairs) {
+      parts.push_back(all.narrow(1, 2 * pair, 2));
+    }
+    return at::cat(parts, 1);
+  };
+  const auto expect_same = [&, layer = linear](const std::vector<int64_t>& pairs) mutable {
+    EXPECT_TRUE(at::allclose(layer(rows(input, pairs)), rows(whole, pairs), 0, 1e-12));
+  };
+  lora->set_sequence_part(1, 4);
+  expect_same({2, 3});
+  lora->set_sequence_chunks({1, 2});  // of four: pairs 2, 3, 4 and 5
+  lora->set_sequence_part(0, 2);
+  expect_same({2, 3});
+  lora->set_sequence_part(1, 2);
+  expect_same({4, 5});
+  lora->set_sequence_chunks({0, 3});  // pairs 0, 1, 6 and 7
+  lora->set_sequence_part(1, 4);
+  expect_same({1});
+  lora->set_sequence_part(0, 1);
+  expect_same({0, 1, 6, 7});
+}
+
 // A share of 0.25 of 65,536 inputs is dropped, within five standard errors; the rest is scaled by 1 / 0.75.
 TEST(LoraLinear, DropoutDropsItsShareAndKeepsTheMean) {
   auto [linear, lora] = adapted(256, 256, {.r = 256, .alpha = 256, .dropout = 0.25}, at::kFloat);

@@ -264,20 +264,21 @@ class Doubling : public nn::LinearAdapter {
 // B A x, as lehr/peft has it.
 class LowRank : public nn::LinearAdapter, public nn::LowRankAdapter {
  public:
-  LowRank(int64_t in, int64_t out, bool drops = false) : drops_(drops) {
+  LowRank(int64_t in, int64_t out) {
     a_ = declare_parameter("A", a, {3, in}, nn::Init::normal(1));
     b_ = declare_parameter("B", b, {out, 3}, nn::Init::normal(1));
   }
   at::Tensor forward(const at::Tensor& input) override { return ops::linear(ops::linear(input, a, {}), b, {}); }
   const nn::ParameterPtr& input_matrix() const override { return a_; }
   const nn::ParameterPtr& output_matrix() const override { return b_; }
-  bool drops() const override { return drops_; }
   void set_sequence_chunks(std::vector<int64_t>) override {}
+  void set_sequence_part(int64_t part, int64_t parts) override { part_of = {part, parts}; }
+
+  std::pair<int64_t, int64_t> part_of{0, 1};
 
  private:
   at::Tensor a, b;
   nn::ParameterPtr a_, b_;
-  bool drops_;
 };
 
 TEST(TensorParallel, FeedForwardWithAdaptersEqualsOneDevice) {
@@ -315,28 +316,26 @@ TEST(TensorParallel, RefusesAdaptersWhoseShardingIsNotKnown) {
     nn::materialize(*block, at::kCPU, at::kDouble);
   };
   EXPECT_THAT(problem(none, late), HasSubstr("after tensor parallelism was applied"));
-  const auto drop_in = [](nn::LinearImpl& linear) {
-    linear.set_adapter("a", std::make_shared<LowRank>(kHidden, kHidden, /*drops=*/true));
-  };
-  const auto masked = HasSubstr("peft.dropout: masks depend on a token's position");
-  EXPECT_THAT(
-      test::problem_on(
-          mesh,
-          [&](DistributedContext& context) {
-            nn::Linear linear(kHidden, kHidden);
-            drop_in(*linear);
-            on_parts(*linear, context);
-          }),
-      masked);
-  EXPECT_THAT(
-      test::problem_on(
-          mesh,
-          [&](DistributedContext& context) {
-            nn::LinearSubblock block("linear_mlp", kHidden, nn::Init::zeros());
-            drop_in(dynamic_cast<nn::LinearImpl&>(*block->named_children()["linear_mlp"]));
-            on_parts(*block, context);
-          }),
-      masked);
+}
+
+// Dropout of an adapter needs the positions of its inputs.
+TEST(TensorParallel, TellsAdaptersThatTheySeeAPartOfASequence) {
+  test::on_mesh({.tensor_parallel = 2}, [](DistributedContext& context) {
+    const std::pair<int64_t, int64_t> own{context.index(mesh::axis::tp), 2};
+    const auto adapt = [](nn::LinearImpl& linear) {
+      const auto adapter = std::make_shared<LowRank>(kHidden, kHidden);
+      linear.set_adapter("a", adapter);
+      return adapter;
+    };
+    nn::Linear alone(kHidden, kHidden);
+    nn::LinearSubblock block("linear_mlp", kHidden, nn::Init::zeros());
+    const auto of_alone = adapt(*alone);
+    const auto of_block = adapt(dynamic_cast<nn::LinearImpl&>(*block->named_children()["linear_mlp"]));
+    on_parts(*alone, context);
+    on_parts(*block, context);
+    EXPECT_EQ(of_alone->part_of, own);
+    EXPECT_EQ(of_block->part_of, own);
+  });
 }
 
 }  // namespace

@@ -203,6 +203,32 @@ TEST(HeterogeneousRuns, SaveAModelThatLoadsConvertsAndGenerates) {
   EXPECT_EQ(written[0].size(), 6U);
 }
 
+// A linear layer in place of a sub-block computes on a part of each sequence.
+TEST(HeterogeneousRuns, OfAdaptersWithDropoutOnLinearSubBlocksEqualOneDevice) {
+  const std::vector<LayerShape> layers{{model::test::kLinear, 16}, {2, model::test::kLinear}, {4, 16}};
+  const Folder of_base, one;
+  const auto base = run_of(of_base.path(), "qwen3", layers, {{"training.steps", "5"}});
+  testing::train(base);
+  const Overrides adapters{
+      {"training.steps", std::to_string(testing::kSteps)},
+      {"checkpoint.interval", std::to_string(testing::kSteps)},
+      {"checkpoint.initial_load_path", "\"" + testing::checkpoint(base, 5).string() + "\""},
+      {"peft.method", "lora"},
+      {"peft.r", "3"},
+      {"peft.dropout", "0.25"},
+      {"peft.target_pattern", "'.*(linear_attn|linear_mlp|_proj)'"}};
+  const auto on_one = run_of(one.path(), "qwen3", layers, adapters);
+  testing::train(on_one);
+  const Outcome wanted = outcome_of(on_one, "adapter_model");
+  for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.tp = 4}, Mesh{.cp = 2, .tp = 2}, Mesh{.cp = 2}}) {
+    SCOPED_TRACE(mesh.name());
+    const Folder folder;
+    const auto config = run_of(folder.path(), "qwen3", layers, adapters);
+    train_on(mesh, config);
+    expect_equal(wanted, outcome_of(config, "adapter_model"));
+  }
+}
+
 TEST(HeterogeneousRuns, RefuseUnsupportedOptions) {
   const Folder folder;
   const auto problem = [&](const std::vector<LayerShape>& layers, const Overrides& more, const Mesh& mesh = {}) {

@@ -120,6 +120,13 @@ TEST(AdaptersOnMeshes, DropTheElementsOfOneDevice) {
   expect_law({"qwen3", {{"peft.dropout", "0.25"}}}, {{.tp = 2}, {.dp_shard = 2, .tp = 2}});
 }
 
+// Of latent attention some projections see all features of all tokens on every rank.
+TEST(AdaptersOnMeshes, DropTheElementsOfOneDeviceBeforeLatents) {
+  expect_law(
+      {"deepseek_v3", {{"peft.dropout", "0.25"}, {"peft.target_pattern", R"('.*self_attn\..*_proj.*')"}}},
+      {{.tp = 2}, {.cp = 2, .tp = 2}, {.tp = 2, .pp = 2}});
+}
+
 TEST(AdaptersOnMeshes, AreTrainedBesideWholeModulesAndByMuon) {
   expect_law({"qwen3", {{"peft.full_tune_pattern", R"('model\.norm|lm_head')"}}}, {{.dp_shard = 2, .tp = 2}});
   expect_law({"qwen3", {{"optimizer.name", "muon"}}}, {{.dp_shard = 2, .tp = 2}});
