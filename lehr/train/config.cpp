@@ -293,7 +293,7 @@ void TrainConfig::check(Problems& problems) const {
   }
   profiling.check(problems);
   reliability.check(problems);
-  reliability.check_run(problems, training, parallelism);
+  reliability.check_run(problems, training);
   if (profiling.operator_table && profiling.operator_table_steps > training.steps - profiling.operator_table_warmup) {
     problems.add(
         "profiling.operator_table_steps",

@@ -218,7 +218,7 @@ struct ReliabilityConfig {
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
   /// Rules between these keys and other sections.
-  void check_run(Problems& problems, const TrainingConfig& training, const ParallelismConfig& parallelism) const;
+  void check_run(Problems& problems, const TrainingConfig& training) const;
 };
 
 struct DebugConfig {

@@ -14,8 +14,8 @@ void ReliabilityConfig::fields(FieldVisitor& v) {
   v.optional(
       "recompute_every_n_steps",
       recompute_every_n_steps,
-      "Steps between checks of the arithmetic: each rank runs forward and backward of a micro-batch twice and compares "
-      "all bits; a third run tells a transient difference from a lasting one. 0: never.",
+      "Steps between checks of the arithmetic: each rank runs forward and backward of a micro-batch (in a pipeline, of "
+      "its stages) twice and compares all bits; a third run tells a transient difference from a lasting one. 0: never.",
       at_least(0));
   v.choice(
       "on_corruption",
@@ -63,12 +63,11 @@ void ReliabilityConfig::check(Problems& problems) const {
   }
 }
 
-void ReliabilityConfig::check_run(
-    Problems& problems, const TrainingConfig& training, const ParallelismConfig& parallelism) const {
-  if (recompute_every_n_steps > 0 && (parallelism.pipeline_parallel_degree > 1 || training.cuda_graphs)) {
+void ReliabilityConfig::check_run(Problems& problems, const TrainingConfig& training) const {
+  if (recompute_every_n_steps > 0 && training.cuda_graphs) {
     problems.add(
         "reliability.recompute_every_n_steps",
-        "a pipeline and training.cuda_graphs do not run single micro-batches; leave this key out, or one of these");
+        "training.cuda_graphs does not run single micro-batches; leave one of the two keys out");
   }
 }
 

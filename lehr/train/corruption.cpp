@@ -64,7 +64,8 @@ std::string where_it_differs(const std::vector<Difference>& all, const Ranks& ra
     }
   }
   if (!losses.empty()) {
-    return fmt::format("in the loss on {}", places_of(ranks, losses));
+    const bool staged = ranks.context() != nullptr && ranks.context()->size(mesh::axis::pp) > 1;
+    return fmt::format("in the loss on {}{}", places_of(ranks, losses), staged ? ", or in a stage before it" : "");
   }
   return fmt::format(
       "in the gradient of {} on {}, but not in the loss, so backward of a rank that contributes to it is wrong",

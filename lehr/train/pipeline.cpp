@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "lehr/base/error.h"
+#include "lehr/pipeline/communication.h"
 #include "lehr/pipeline/progress.h"
 
 namespace lehr::train {
@@ -15,6 +16,25 @@ std::vector<std::pair<int64_t, nn::Model*>> models_of(const StagedModel& model) 
   }
   return models;
 }
+
+// A program of one micro-batch: forward of all stages, then backward.
+pipeline::Program program_of_one(const pipeline::Program& of_step) {
+  pipeline::Program program{
+      .num_microbatches = 1,
+      .rank_of_stage = of_step.rank_of_stage,
+      .ranks = std::vector<std::vector<pipeline::Actions>>(of_step.ranks.size())};
+  const auto add = [&](pipeline::ActionKind kind, int64_t stage) {
+    const int64_t rank = program.rank_of_stage[static_cast<size_t>(stage)];
+    program.ranks[static_cast<size_t>(rank)].push_back({{.kind = kind, .stage = stage, .microbatch = 0}});
+  };
+  for (int64_t stage = 0; stage < program.num_stages(); ++stage) {
+    add(pipeline::ActionKind::forward, stage);
+  }
+  for (int64_t stage = program.num_stages() - 1; stage >= 0; --stage) {
+    add(pipeline::ActionKind::backward_full, stage);
+  }
+  return pipeline::add_communication(program);
+}
 }  // namespace
 
 const mesh::Group& Pipeline::pp() const {
@@ -24,6 +44,7 @@ const mesh::Group& Pipeline::pp() const {
 Pipeline::Pipeline(const StageLayout& layout, const Parts& parts)
     : parts_(parts),
       program_(parts.program),
+      program_of_one_(program_of_one(program_)),
       bound_sends_(pipeline::sends_may_wait(program_)),
       moe_layers_(layout.moe_layers),
       num_experts_(layout.num_experts),
@@ -53,22 +74,26 @@ Pipeline::Pipeline(const StageLayout& layout, const Parts& parts)
 }
 
 void Pipeline::run(at::Device device, StageStep& step) {
+  run_program(program_, {.device = device, .bound_sends = bound_sends_, .on_action = parts_.on_action}, step);
+}
+
+void Pipeline::run_one(at::Device device, StageStep& step) {
+  run_program(program_of_one_, {.device = device, .bound_sends = pipeline::sends_may_wait(program_of_one_)}, step);
+}
+
+void Pipeline::run_program(
+    const pipeline::Program& program, const pipeline::ExecutorOptions& options, StageStep& step) const {
   std::map<int64_t, pipeline::StageRunner*> runners;
   for (const auto& [number, stage] : stages_) {
     stage->begin(step);
     runners[number] = stage.get();
   }
   require(
-      static_cast<int64_t>(step.microbatches.size()) == program_.num_microbatches,
+      static_cast<int64_t>(step.microbatches.size()) == program.num_microbatches,
       "pipeline: the program is for {} micro-batches, but the step has {} here",
-      program_.num_microbatches,
+      program.num_microbatches,
       step.microbatches.size());
-  pipeline::run_program(
-      program_,
-      pp().rank(),
-      &pp(),
-      runners,
-      {.device = device, .bound_sends = bound_sends_, .on_action = parts_.on_action});
+  pipeline::run_program(program, pp().rank(), &pp(), runners, options);
   for (shard::FullySharded& sharded : parts_.sharded) {
     sharded.finish_backward();
   }

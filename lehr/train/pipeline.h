@@ -33,6 +33,8 @@ class Pipeline {
 
   /// Runs forward and backward of all micro-batches of `step`, whose sums it fills on the ranks of the last stage.
   void run(at::Device device, StageStep& step);
+  /// The same for a step of one micro-batch, which goes through all stages in order. `Parts::on_action` is not called.
+  void run_one(at::Device device, StageStep& step);
 
   /// Broadcasts the names of the last stage's rank to all ranks of the pipeline.
   void share_names(std::vector<std::string>& names) const;
@@ -43,9 +45,11 @@ class Pipeline {
 
  private:
   const mesh::Group& pp() const;
+  void run_program(const pipeline::Program& program, const pipeline::ExecutorOptions& options, StageStep& step) const;
 
   Parts parts_;
   pipeline::Program program_;
+  pipeline::Program program_of_one_;
   bool bound_sends_;
   std::vector<int64_t> moe_layers_;  // by stage
   int64_t num_experts_;

@@ -136,7 +136,7 @@ class TrainStep {
   bool can_defer_readback() const;
 
   /// Runs forward and backward of the first micro-batch of a step and returns their results. Neither the model nor its
-  /// gradients change. Not with a pipeline or CUDA graphs. All ranks must call it.
+  /// gradients change. Not with CUDA graphs. All ranks must call it.
   MicrobatchBits bits_of_microbatch(const Batch& batch, int64_t first_row, int64_t step);
 
   /// Makes forward use the current weights; call it after weights were changed from outside (a load).

@@ -4,27 +4,29 @@
 
 #include "lehr/base/error.h"
 #include "lehr/shard/replica_hashes.h"
+#include "lehr/train/pipeline.h"
 #include "lehr/train/step.h"
 
 namespace lehr::train {
 
 MicrobatchBits TrainStep::bits_of_microbatch(const Batch& batch, int64_t first_row, int64_t step) {
-  invariant(options_.pipeline == nullptr && !graph_, "train: a pipeline or a CUDA graph has no single micro-batch");
+  invariant(!graph_, "train: a CUDA graph has no single micro-batch");
   const Batch rows = rows_of(batch, 0, std::min(options_.local_batch_size, batch.begin()->second.size(0)));
   const int64_t valid = std::max<int64_t>(count_work_of_all(rows).valid, 1);
   // Clears gradients and pending work of FSDP, also after an exception.
   const std::unique_ptr<TrainStep, StepGradients::Clear> clear(this);
   begin_forward();
   StageStep one = stage_step(rows, first_row, step, valid);
-  run_microbatches(one);
-  const at::Tensor& loss = one.sums.loss;
-  std::vector<at::Tensor> hashes{shard::hash_of_bits(loss)};
+  options_.pipeline != nullptr ? options_.pipeline->run_one(device_, one) : run_microbatches(one);
+  const at::Tensor& loss = one.sums.loss;  // undefined on ranks without the last stage of a pipeline
+  const at::Tensor none = at::zeros({}, at::TensorOptions(device_).dtype(at::kLong));
+  std::vector<at::Tensor> hashes{loss.defined() ? shard::hash_of_bits(loss) : none};
   MicrobatchBits bits;
   std::vector<std::string> names;
   for (const auto& [name, parameter] : parameters_) {
     if (const at::Tensor gradient = parameter->value().grad(); gradient.defined()) {
       names.push_back(name);
-      hashes.push_back(shard::hash_of_bits(gradient).to(loss.device()));
+      hashes.push_back(shard::hash_of_bits(gradient).to(hashes.front().device()));
     }
   }
   const at::Tensor numbers = at::stack(hashes).cpu();

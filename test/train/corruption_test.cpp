@@ -147,10 +147,12 @@ TEST(Replicas, WarningsLetTheRunGoOn) {
   EXPECT_EQ(error_of(config, mesh, plant_of({.rank = 1, .step = 2, .seed = 1}, name)), "");
 }
 
-// 25 steps on each of two meshes, or 2,000 with LEHR_ALL_MESHES=1: replicas are compared in each step, and the
+// 25 steps on each of three meshes, or 2,000 with LEHR_ALL_MESHES=1: replicas are compared in each step, and the
 // arithmetic is checked in every fourth.
 TEST(SilentCorruption, IsNotReportedWithoutAFault) {
-  for (const testing::Mesh& mesh : {testing::Mesh{.dp_replicate = 2, .tp = 2}, testing::Mesh{.dp_shard = 2, .cp = 2}}) {
+  using testing::Mesh;
+  for (const Mesh& mesh :
+       {Mesh{.dp_replicate = 2, .tp = 2}, Mesh{.dp_shard = 2, .cp = 2}, Mesh{.dp_replicate = 2, .pp = 2}}) {
     const testing::Folder folder;
     const auto config = run_on(
         folder.path(),
@@ -238,15 +240,53 @@ TEST(Arithmetic, TheCheckChangesNoBits) {
   EXPECT_EQ(losses[0], losses[1]);
 }
 
-TEST(Arithmetic, APipelineIsRefused) {
+// A step has two micro-batches, so the two runs of step 2 are the third and the fourth.
+TEST(Arithmetic, OfAPipelineIsCheckedInAMicroBatchOfItsStages) {
+  for (const int64_t wrong : {2, 4}) {
+    const testing::Folder folder;
+    const testing::Mesh mesh{.pp = 2};
+    const auto config = testing::with_degrees(
+        testing::tiny_run(
+            folder.path(), {{"reliability.recompute_every_n_steps", "2"}, {"training.global_batch_size", "4"}}),
+        mesh);
+    const auto train = [&] {
+      mesh::run_ranks(
+          mesh.world(),
+          [&](mesh::Transport& transport) {
+            Logger quiet("", true);
+            TrainSpecs list;
+            TrainSpec spec{.family = model::qwen3_dense_family(), .parallelize = model::parallelize_qwen3_dense};
+            spec.build.task = [&](const TrainConfig&) {
+              return std::make_unique<WrongTask>([&](int64_t call) { return call == wrong ? kOneBit : 1.0; });
+            };
+            list.add(std::move(spec));
+            Trainer(config, {.specs = list, .log = quiet, .transport = &transport}).run();
+          },
+          std::chrono::seconds(60));
+    };
+    if (wrong == 2) {
+      EXPECT_NO_THROW(train()) << "a micro-batch of step 1, which is not checked";
+      continue;
+    }
+    EXPECT_THAT(
+        train,
+        ::testing::Throws<std::exception>(::testing::Property(
+            &std::exception::what,
+            AllOf(
+                HasSubstr("step 2: silent corruption"),
+                HasSubstr("in the loss on rank 1 (pp 1), or in a stage before it"),
+                HasSubstr("transient")))));
+  }
+}
+
+TEST(Arithmetic, OfCudaGraphsIsRefused) {
   const testing::Folder folder;
   EXPECT_THAT(
       [&] {
         testing::tiny_run(
-            folder.path(),
-            {{"reliability.recompute_every_n_steps", "1"}, {"parallelism.pipeline_parallel_degree", "2"}});
+            folder.path(), {{"reliability.recompute_every_n_steps", "1"}, {"training.cuda_graphs", "true"}});
       },
-      ThrowsMessage<Error>(HasSubstr("a pipeline and training.cuda_graphs do not run single micro-batches")));
+      ThrowsMessage<Error>(HasSubstr("training.cuda_graphs does not run single micro-batches")));
 }
 
 }  // namespace
