@@ -43,8 +43,7 @@ Node measure(
       "lehr eval: the config has no held-out data; set data.validation_fraction or data.validation_path, or use "
       "--train-data");
   if (ranks.world_size() > 1) {
-    train::check_model_on_mesh(
-        config.training.task, config.training.seq_len, *found.model.args, ranks.context()->parameters());
+    train::check_model_on_mesh(config.training.seq_len, *found.model.args, ranks.context()->parameters());
     train::check_padding(config, ranks.context()->parameters());
   }
   if (ranks.context() != nullptr) {

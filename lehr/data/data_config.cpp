@@ -48,8 +48,8 @@ void DatasetConfig::fields(FieldVisitor& v) {
       "pad_to_multiple_of",
       pad_to_multiple_of,
       "Labels and pairs: a batch is as long as its longest text, rounded up to a multiple of this many tokens, but at most "
-      "training.seq_len. parallelism.tensor_parallel_degree must divide it, and with labelled words twice "
-      "context_parallel_degree.",
+      "training.seq_len. parallelism.tensor_parallel_degree must divide it, and with context parallelism twice "
+      "context_parallel_degree times that.",
       at_least(1));
   v.optional(
       "split_documents",

@@ -22,10 +22,9 @@ nn::ModelInputs take_context_part(const nn::ModelInputs& inputs, const mesh::Dis
       !inputs.attention_mask.allowed.defined() && !inputs.attention_mask.bias.defined(),
       "context parallelism: attention_mask.allowed and .bias are not supported; use document_ids and key_padding");
   require(
-      !inputs.pooling_mask.defined() && !inputs.hidden_states_agg_mask.defined() &&
-          !inputs.hidden_states_snapshot.defined(),
-      "parallelism.context_parallel_degree: heads and snapshots that pool the tokens of a sequence need all of them on "
-      "one rank; set it to 1");
+      !inputs.hidden_states_agg_mask.defined() && !inputs.hidden_states_snapshot.defined(),
+      "parallelism.context_parallel_degree: a snapshot that averages the tokens of a sequence needs all of them on one "
+      "rank; set it to 1");
   nn::ModelInputs part = inputs;
   if (!part.position_ids.defined()) {
     require(inputs.input_ids.defined(), "position_ids: required under context parallelism if there are no input_ids");
@@ -35,6 +34,7 @@ nn::ModelInputs take_context_part(const nn::ModelInputs& inputs, const mesh::Dis
        {&part.input_ids,
         &part.position_ids,
         &part.labels,
+        &part.pooling_mask,
         &part.attention_mask.document_ids,
         &part.attention_mask.key_padding}) {
     if (tensor->defined()) {

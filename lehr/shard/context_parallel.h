@@ -23,8 +23,8 @@ enum class ContextParallelMethod {
 /// Returns this rank's shard of a model's inputs for whole sequences. Fills in position ids if they are not given,
 /// since the model would count the positions of a shard from 0. So code that feeds a model under context parallelism
 /// must either call this function or shard position ids itself. hidden_states are left alone: those of the previous
-/// pipeline stage are sharded already. Throws a usage error for inputs that cannot be sharded: caches, explicit masks,
-/// and pooling masks.
+/// pipeline stage are sharded already. A head that pools tokens has results on the ranks with these. Throws a usage
+/// error for inputs that cannot be sharded: caches, explicit masks, and snapshots.
 nn::ModelInputs take_context_part(const nn::ModelInputs& inputs, const mesh::DistributedContext& context);
 
 /// Gives every attention module and GatedDeltaNet under `module`, itself included, a core over whole sequences;

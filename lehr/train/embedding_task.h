@@ -16,7 +16,8 @@ namespace lehr::train {
 /// positive has the highest score.
 ///
 /// Batches are those of data::PairsBatch: input_ids, attention_mask, pooling_mask (B, T), valid (B), and maybe
-/// sequence_ends (ops::AttentionMask). A valid item is an example.
+/// position_ids (B, T) and sequence_ends (ops::AttentionMask). A valid item is an example. A rank of context
+/// parallelism has the embeddings of the texts whose last token it has, and the losses of the anchors among them.
 class EmbeddingTask : public TrainTask {
  public:
   struct Options {
@@ -35,12 +36,15 @@ class EmbeddingTask : public TrainTask {
  private:
   struct Choices {
     at::Tensor scores;     // (P, C), of this rank's anchors and all candidates
-    at::Tensor positives;  // (P) int64, the index of an anchor's positive; nn::kIgnoreIndex for padding
+    at::Tensor positives;  // (P) int64, the index of an anchor's positive; nn::kIgnoreIndex for padding and for anchors
+                           // of other ranks of context parallelism
   };
-  Choices choices_of(const at::Tensor& embeddings, const at::Tensor& valid) const;
+  Choices choices_of(const at::Tensor& embeddings, const Batch& batch) const;
+  at::Tensor own_sequences(const Batch& batch) const;
 
   Options options_;
-  const mesh::Group* row_ranks_ = nullptr;  // the ranks with different sequences; null on one device
+  const mesh::Group* ranks_ = nullptr;  // those with different sequences or positions; null on one device
+  int64_t context_ranks_ = 1;           // of them have the positions of the same sequences
 };
 
 }  // namespace lehr::train

@@ -128,9 +128,7 @@ void check_whole_sequences(const descriptor::ModelArgs& args, const Ranks& ranks
       mesh.data_parallel_replicate == 1,
       "parallelism.data_parallel_replicate_degree: replicas would all do the same work; expected 1, found {}",
       mesh.data_parallel_replicate);
-  // A sequence of any length: it is padded.
-  const TaskKind task = descriptor::is_classifier(args.head()) ? TaskKind::classification : TaskKind::causal_lm;
-  check_model_on_mesh(task, mesh.tensor_parallel, args, mesh);
+  check_model_on_mesh(mesh.tensor_parallel, args, mesh);  // a sequence of any length: it is padded
 }
 
 Precision precision_of(at::ScalarType dtype) {

@@ -56,16 +56,8 @@ void check_sequence_parts(int64_t seq_len, const mesh::DeviceMeshParameters& mes
 }
 }  // namespace
 
-void check_model_on_mesh(
-    TaskKind task, int64_t seq_len, const descriptor::ModelArgs& args, const mesh::DeviceMeshParameters& mesh) {
+void check_model_on_mesh(int64_t seq_len, const descriptor::ModelArgs& args, const mesh::DeviceMeshParameters& mesh) {
   check_sequence_parts(seq_len, mesh);
-  require(
-      mesh.context_parallel == 1 || !reads_one_position(task),
-      "parallelism.context_parallel_degree: {} reads one position of a whole sequence; expected 1 for training.task = "
-      "\"{}\", found {}",
-      descriptor::model_with(head_of(task)),
-      name_of(task),
-      mesh.context_parallel);
   require(
       mesh.expert_parallel == 1 || args.has_experts(),
       "parallelism.expert_parallel_degree: expected 1, because the model has no experts, found {}",
@@ -107,7 +99,7 @@ void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, co
     return;
   }
   const auto& mesh = ranks.context()->parameters();
-  check_model_on_mesh(training.task, training.seq_len, args, mesh);
+  check_model_on_mesh(training.seq_len, args, mesh);
   check_padding(config, mesh);
   check_pipeline(config);
   require(

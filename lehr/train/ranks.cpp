@@ -30,6 +30,16 @@ Batch with_sequence_ends(Batch rows) {
   return rows;
 }
 
+// Adds the positions of sequences that have none: a model would count those of a part from 0.
+Batch with_positions(Batch rows) {
+  const auto ids = rows.find("input_ids");
+  if (ids != rows.end() && !rows.contains("position_ids")) {
+    rows["position_ids"] =
+        at::arange(ids->second.size(1), ids->second.options().dtype(at::kLong)).expand_as(ids->second);
+  }
+  return rows;
+}
+
 // Returns the padding value of a tensor of a batch. Zeros are padding in masks and token ids.
 int64_t padding_of(const std::string& name) {
   return name == "labels" ? nn::kIgnoreIndex : name == "document_ids" ? data::kNoDocument : 0;
@@ -101,7 +111,7 @@ Batch Ranks::positions_of(const Batch& rows) const {
   const int64_t tp = context_->size(mesh::axis::tp);
   const int64_t cp = context_->size(mesh::axis::cp);
   Batch part;
-  for (const auto& [name, tensor] : rows) {
+  for (const auto& [name, tensor] : cp > 1 ? with_positions(rows) : rows) {
     part[name] = tensor;
     if (tensor.dim() < 2) {
       continue;

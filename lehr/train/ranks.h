@@ -50,7 +50,7 @@ class Ranks {
   /// otherwise they are all positions, padded to a multiple of the tp ranks if needed. Tensors of two dimensions or
   /// more are sharded and padded in dimension 1; others are unchanged. Without context parallelism the result has
   /// `sequence_ends` of document_ids and attention_mask (ops/attention/attention_sequences.h), if one of these exists
-  /// and they are on the CPU.
+  /// and they are on the CPU. With it the result has position_ids: 0, 1, 2, ... of each sequence if `rows` have none.
   Batch positions_of(const Batch& rows) const;
 
   /// Number of ranks that each compute a part of the positions between the blocks of a layer (sequence parallelism).

@@ -132,7 +132,9 @@ void StagedModel::from_last(at::Tensor& tensor, at::Device device) const {
         at::IntArrayRef(fields + 2, static_cast<size_t>(fields[1])),
         at::TensorOptions().dtype(static_cast<at::ScalarType>(fields[0])).device(device));
   }
-  pp_.broadcast(tensor, last_rank());
+  if (tensor.numel() > 0) {  // a rank of context parallelism may have no pooled position
+    pp_.broadcast(tensor, last_rank());
+  }
 }
 
 nn::ModelOutputs StagedModel::forward(const nn::ModelInputs& inputs) {

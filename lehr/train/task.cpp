@@ -28,6 +28,12 @@ at::Tensor sequence_ends_of(const Batch& batch) {
   const auto ends = batch.find("sequence_ends");
   return ends == batch.end() ? at::Tensor() : ends->second;
 }
+
+// Returns the positions that Ranks::positions_of added under context parallelism; undefined for 0, 1, 2, ...
+at::Tensor position_ids_of(const Batch& batch) {
+  const auto found = batch.find("position_ids");
+  return found == batch.end() ? at::Tensor() : found->second;
+}
 }  // namespace
 
 nn::ModelInputs CausalLMTask::build_forward_inputs(const Batch& batch) const {
@@ -55,6 +61,7 @@ at::Tensor CausalLMTask::compute_loss(const nn::ModelOutputs& outputs, const Bat
 nn::ModelInputs ClassificationTask::build_forward_inputs(const Batch& batch) const {
   nn::ModelInputs inputs;
   inputs.input_ids = batch.at("input_ids");
+  inputs.position_ids = position_ids_of(batch);
   inputs.attention_mask.key_padding = batch.at("attention_mask");
   inputs.attention_mask.sequence_ends = sequence_ends_of(batch);
   inputs.pooling_mask = batch.at("pooling_mask");
@@ -65,7 +72,8 @@ int64_t ClassificationTask::count_valid(const Batch& batch) const {
   return batch.at("labels").ne(nn::kIgnoreIndex).sum().item<int64_t>();
 }
 
-// Sequences that are only padding have no pooled token and no entry in scores.
+// Sequences that are only padding have no pooled token and no entry in scores. Under context parallelism the same holds
+// on the ranks that do not have the last token of a sequence, so each label is counted on one rank.
 at::Tensor ClassificationTask::pooled_labels(const Batch& batch) {
   const at::Tensor labels = batch.at("labels");
   if (labels.is_meta()) {

@@ -33,7 +33,7 @@ class TrainTask {
   virtual ~TrainTask() = default;
   /// Returns the model's inputs for a batch that is already on the model's device.
   virtual nn::ModelInputs build_forward_inputs(const Batch& batch) const = 0;
-  /// Returns the number of valid items of a batch; called on the CPU, before the forward.
+  /// Returns the number of valid items of a batch of whole sequences; called on the CPU, before the forward.
   virtual int64_t count_valid(const Batch& batch) const = 0;
   /// Returns the sum of the loss over the valid items, a scalar on which backward is called. In a validation of a model
   /// with several pipeline stages, `outputs` has only the head's outputs: logps, scores, embeddings; not hidden states.
@@ -63,8 +63,9 @@ class CausalLMTask : public TrainTask {
   at::Tensor compute_loss(const nn::ModelOutputs& outputs, const Batch& batch) const override;
 };
 
-/// One label per sequence; reports 'accuracy'. Batches have input_ids, attention_mask, pooling_mask (B, T), labels (B)
-/// and maybe sequence_ends (ops::AttentionMask).
+/// One label per sequence; reports 'accuracy'. Batches have input_ids, attention_mask, pooling_mask (B, T), labels (B),
+/// and maybe position_ids (B, T) and sequence_ends (ops::AttentionMask). On a rank of context parallelism they have its
+/// positions, but all labels: it scores the sequences whose pooled position it has.
 class ClassificationTask : public TrainTask {
  public:
   nn::ModelInputs build_forward_inputs(const Batch& batch) const override;

@@ -20,6 +20,8 @@ ValidationResult validate(
     ~Mode() { model.train(training); }
   } const mode{model, model.is_training()};
   model.eval();
+  // One rank of context parallelism counts the items of whole sequences.
+  const bool counts = ranks.context() == nullptr || ranks.context()->index(mesh::axis::cp) == 0;
   std::vector<double> sums(2);  // valid items, loss, metrics in the order of names
   std::set<std::string> names;
   while (true) {
@@ -32,12 +34,12 @@ ValidationResult validate(
     }
     // A rank whose sequences are all padding still takes part in the collectives.
     const Batch local = to_device(ranks.positions_of(*batch), device);
-    const int64_t valid = task.count_valid(local);
+    const int64_t valid = task.count_valid(*batch);  // of whole sequences
     if (valid == 0 && ranks.world_size() == 1) {
       continue;
     }
     const nn::ModelOutputs outputs = model.forward(task.build_forward_inputs(local));
-    sums[0] += static_cast<double>(valid);
+    sums[0] += counts ? static_cast<double>(valid) : 0;
     sums[1] += task.compute_loss(outputs, local).to(at::kDouble).item<double>();
     size_t place = 2;
     for (const auto& [name, sum] : task.compute_metrics(outputs, local)) {

@@ -215,13 +215,15 @@ TEST(ContextParallel, AssignsEachRankAnEarlyAndALateChunk) {
 TEST(ContextParallel, ShardsTheInputsOfAModelAndSetsPositions) {
   on_mesh({.context_parallel = 2}, [](DistributedContext& context) {
     const at::Tensor ids = at::arange(100, 116).view({2, 8});
-    const nn::ModelInputs part =
-        take_context_part({.input_ids = ids, .labels = ids + 1, .attention_mask = {.document_ids = ids / 3}}, context);
+    const nn::ModelInputs part = take_context_part(
+        {.input_ids = ids, .labels = ids + 1, .pooling_mask = ids % 2, .attention_mask = {.document_ids = ids / 3}},
+        context);
     const auto mine = [&](const at::Tensor& whole) {
       return take_context_part(whole, 1, context.index(mesh::axis::cp), 2);
     };
     EXPECT_TRUE(at::equal(part.input_ids, mine(ids)));
     EXPECT_TRUE(at::equal(part.labels, mine(ids + 1)));
+    EXPECT_TRUE(at::equal(part.pooling_mask, mine(ids % 2)));
     EXPECT_TRUE(at::equal(part.attention_mask.document_ids, mine(ids / 3)));
     EXPECT_TRUE(at::equal(part.position_ids, mine(at::arange(8).unsqueeze(0))));
     const nn::ModelInputs own = take_context_part({.input_ids = ids, .position_ids = ids % 5}, context);
@@ -252,8 +254,8 @@ TEST(ContextParallel, RefusesOptionsThatNeedWholeSequences) {
   nn::KeyValueCaches caches(1);
   EXPECT_THAT(inputs_problem({.input_ids = ids, .caches = &caches}), HasSubstr("caches hold whole sequences"));
   EXPECT_THAT(
-      inputs_problem({.input_ids = ids, .pooling_mask = ids}),
-      HasSubstr("parallelism.context_parallel_degree: heads and snapshots that pool"));
+      inputs_problem({.input_ids = ids, .hidden_states_agg_mask = ids}),
+      HasSubstr("parallelism.context_parallel_degree: a snapshot that averages the tokens of a sequence"));
   EXPECT_THAT(
       inputs_problem({.input_ids = ids, .attention_mask = {.bias = at::zeros({8, 8})}}),
       HasSubstr("attention_mask.allowed and .bias are not supported"));

@@ -90,6 +90,12 @@ TEST(EmbeddingOnMeshes, EqualsOneDevice) {
        {.dp_shard = 2, .pp = 2}});
 }
 
+// The embedding of a text is on the rank that has its last token: of an anchor on another one than of its candidates.
+TEST(EmbeddingOnMeshes, OfTextsOverSeveralRanksEqualsOneDevice) {
+  expect_law(2, {{.cp = 2}, {.dp_shard = 2, .cp = 2}, {.cp = 2, .tp = 2}, {.dp_replicate = 2, .cp = 2, .pp = 2}});
+  expect_law(3, {{.cp = 4}, {.dp_shard = 2, .cp = 4}});
+}
+
 TEST(EmbeddingOnMeshes, WithHardNegativesEqualsOneDevice) {
   expect_law(3, {{.dp_shard = 2}, {.dp_replicate = 2, .tp = 2}, {.dp_shard = 4}});
 }
@@ -101,7 +107,7 @@ TEST(EmbeddingOnMeshes, OfExpertsEqualsOneDevice) {
       std::remove_if(
           experts.begin(), experts.end(), [](const auto& entry) { return !entry.first.starts_with("model."); }),
       experts.end());
-  expect_law(2, {{.dp_shard = 2, .ep = 2}, {.tp = 2}}, experts);
+  expect_law(2, {{.dp_shard = 2, .ep = 2}, {.tp = 2}, {.cp = 2, .ep = 2}}, experts);
 }
 
 // Masks depend on a sequence's place in the step, so micro-batches of several ranks must count it as one device does.
