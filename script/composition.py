@@ -100,6 +100,12 @@ def reasons(rules):
     return table(["", "features", "refuses", "key", "matter of", "reason"], rows)
 
 
+def kinds(rules):
+    limitations = sum(one["kind"] == "limitation" for one in rules.reasons)
+    text = "A limitation is something that could be written; a principle is not."
+    return text if limitations else text + " All are principles."
+
+
 def cells_of(rules, runs):
     """The cells of all pairs, and what is missing."""
     count, refused = Counter(), set()
@@ -207,12 +213,11 @@ def written(rules, pairs, random, of, random_of=None):
         text += (f"Of {len(random)} random draws (`LEHR_DRAWS=300 LEHR_TEST_SEED={random[0]['seed']}`, commit {random_of or of}), "
                  f"which count in the table too, {summary(rules, random)}.\n")
     text += "\n## Features\n\n" + legend(rules)
-    text += ("\nNot in the table: the tasks `embedding` and `token_classification`, bfloat16, stochastic rounding, CUDA graphs and\n"
-             "several processes. The runs are of threads on a CPU in float64. [parallelism.md](parallelism.md#unsupported-combinations) lists what commands other than "
-             "`lehr train` refuse.\n")
+    text += ("\nNot in the table: bfloat16, stochastic rounding, CUDA graphs and several processes. The runs are of threads on a CPU in\n"
+             "float64. [parallelism.md](parallelism.md#unsupported-combinations) lists what commands other than `lehr train` refuse.\n")
     text += "\n## Pairs\n\nA pair is in the table of the group that comes first.\n\n" + triangles(rules, cells)
     text += ("## Reasons to refuse\n\n\"All runs\" with the features are refused, or \"some\": those have a remedy that keeps the "
-             "features, or sizes that fit.\nA limitation is something that could be written; a principle is not.\n\n" + reasons(rules))
+             "features, or sizes that fit.\n" + kinds(rules) + "\n\n" + reasons(rules))
     text += (f"\n## Runs\n\nThe runs for pairs. `LEHR_DRAWS=6000 LEHR_TEST_SEED={seeds[0]} build/bin/train_draws_test "
              "--gtest_filter='*EqualsOneDevice/N'`\nrepeats draw N.\n\n" + runs_table(rules, pairs))
     return text, []

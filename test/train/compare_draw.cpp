@@ -1,5 +1,7 @@
 #include "test/train/compare_draw.h"
 
+#include <fmt/ranges.h>
+
 #include <chrono>
 #include <fstream>
 #include <limits>
@@ -29,19 +31,58 @@ const std::vector<std::string> kFamilies{
     "qwen3_next",
     "gpt_oss"};
 
-// A file of labelled texts of different lengths.
-std::filesystem::path labelled_rows() {
-  static const Folder folder;
-  const auto file = folder.path() / "rows.jsonl";
-  if (!std::filesystem::exists(file)) {
-    std::string rows;
-    for (size_t i = 0; i < 64; ++i) {
-      const std::string text = std::string("the quick brown fox jumps over the dog").substr(i % 17, 4 + i % 9);
-      rows += fmt::format("{{\"text\": \"{}\", \"label\": {}}}\n", text, i % 2);
-    }
-    write_file_atomically(file, rows);
+// The part of a text with that number. Parts have different lengths.
+std::string part_of_text(size_t number) {
+  return std::string("the quick brown fox jumps over the dog").substr(number % 17, 4 + number % 9);
+}
+
+std::string labelled_text(size_t number) {
+  return fmt::format(R"({{"text": "{}", "label": {}}})", part_of_text(number), number % 2);
+}
+
+// One to four words with labels.
+std::string labelled_words(size_t number) {
+  std::vector<std::string> words{std::to_string(number * number)};
+  std::vector<size_t> labels{number % 3};
+  for (size_t i = 0; i < number % 4; ++i) {
+    words.push_back(i % 2 == 0 ? "fox" : std::to_string(number));
+    labels.push_back((number + i) % 3);
   }
-  return file;
+  return fmt::format(R"({{"tokens": ["{}"], "ner_tags": [{}]}})", fmt::join(words, R"(", ")"), fmt::join(labels, ", "));
+}
+
+// No text occurs twice: rounding would decide which of two candidates is the more similar one.
+std::string pair_of_texts(size_t number) {
+  return fmt::format(
+      R"({{"anchor": "{0} {1}", "positive": "{2}{1}", "negative": "no {1} {0}"}})",
+      part_of_text(number),
+      number,
+      part_of_text(number + 5));
+}
+
+// A folder of the examples of draw_run. A run does not read more pairs than there are.
+std::filesystem::path examples() {
+  static const Folder folder;
+  struct Kind {
+    const char* task;
+    size_t count;
+    std::string (*line)(size_t number);
+  };
+  for (const auto& [task, count, line] :
+       {Kind{"classification", 64, labelled_text},
+        Kind{"token_classification", 64, labelled_words},
+        Kind{"embedding", 400, pair_of_texts}}) {
+    std::string lines, held_out;
+    for (size_t i = 0; i < count; ++i) {
+      (i < 32 ? held_out : lines) += line(i) + "\n";
+    }
+    const auto file = folder.path() / (std::string(task) + ".jsonl");
+    if (!std::filesystem::exists(file)) {
+      write_file_atomically(folder.path() / (std::string(task) + "_validation.jsonl"), held_out);
+      write_file_atomically(file, lines);
+    }
+  }
+  return folder.path();
 }
 
 Overrides joined(const std::vector<Overrides>& parts) {
@@ -148,7 +189,7 @@ uint64_t seed_of_draws() {
 }
 
 Draw draw_number(uint64_t seed, int64_t number) {
-  return draw_run(seed, number, kFamilies, labelled_rows());
+  return draw_run(seed, number, kFamilies, examples());
 }
 
 Comparison compare_with_one_device(const Draw& draw) {

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "lehr/base/random.h"
 
@@ -92,11 +93,21 @@ Overrides draw_shape(Dice& dice, const std::string& name, const Mesh& mesh, bool
   return shape;
 }
 
-void draw_task(Dice& dice, Draw& draw, const std::filesystem::path& rows) {
+// Pairs: the sequences of an example, and those of a base or a teacher, which other runs change.
+void draw_pairs(Dice& dice, Draw& draw) {
+  draw.texts = dice.one_of<int64_t>({2, 2, 3});
+  const auto set = [&](const char* key, const std::string& value) { draw.shape.emplace_back(key, value); };
+  set("training.contrastive_temperature", "0.3");
+  set("data.datasets.0.negative_key", draw.texts == 3 ? "\"negative\"" : "\"\"");
+  set("training.local_batch_size", std::to_string(2 * draw.texts));
+  set("training.global_batch_size", std::to_string(2 * draw.texts));
+  set("validation.local_batch_size", std::to_string(draw.texts));
+}
+
+void draw_task(Dice& dice, Draw& draw, const std::filesystem::path& examples) {
   const auto set = [&](const std::string& key, const std::string& value) { draw.shape.emplace_back(key, value); };
-  const bool classifies = dice.allows(draw.mesh.cp > 1);
   const std::string task = dice.one_of<std::string>(
-      {"causal_lm", "causal_lm", "causal_lm", classifies ? "classification" : "causal_lm", "sft"});
+      {"causal_lm", "causal_lm", "causal_lm", "classification", "token_classification", "embedding", "sft"});
   set("training.seq_len", task == "sft" ? "96" : "48");
   if (task == "causal_lm") {
     set("data.packing", dice.one_of<std::string>({"concat", "whole"}));
@@ -106,11 +117,19 @@ void draw_task(Dice& dice, Draw& draw, const std::filesystem::path& rows) {
   set("training.task", task);
   set("data.datasets.0.split_documents", "\"\"");
   set("data.validation_fraction", "0");
-  if (task == "classification") {
+  if (task != "sft") {
+    // Texts have the same padding on every mesh.
+    const int64_t parts = (draw.mesh.cp > 1 ? 2 * draw.mesh.cp : 1) * draw.mesh.tp;
+    set("data.datasets.0.pad_to_multiple_of", std::to_string(std::lcm<int64_t>(parts, 8)));
+    set("data.datasets.0.path", '"' + (examples / (task + ".jsonl")).string() + '"');
+    set("data.datasets.0.kind", task == "embedding" ? "pairs" : task);
+    set("data.validation_path", '"' + (examples / (task + "_validation.jsonl")).string() + '"');
+    if (task == "embedding") {
+      draw_pairs(dice, draw);
+      return;
+    }
+    set("training.num_labels", task == "token_classification" ? "3" : "2");
     draw.run.emplace_back("training.classifier_dropout", dice.one_of<std::string>({"0", "0.2"}));
-    set("data.datasets.0.path", '"' + rows.string() + '"');
-    set("data.datasets.0.kind", task);
-    set("data.validation_path", '"' + rows.string() + '"');
     return;
   }
   set("model.args.vocab_size", "1024");
@@ -171,7 +190,7 @@ void draw_adapters(Dice& dice, Draw& draw, bool experts) {
     set("target_pattern", R"('.*attn\..*_proj.*')");
   }
   set("r", "3");
-  const bool drops = dice.allows((draw.family == "deepseek_v3" && draw.mesh.tp > 1) || (experts && !attention_only));
+  const bool drops = dice.allows(experts && !attention_only);
   set("dropout", dice.one_of<std::string>({"0", drops ? "0.25" : "0"}));
   set("use_rslora", dice.one_of<std::string>({"true", "false"}));
   if (dice.chance(0.3)) {
@@ -230,8 +249,8 @@ std::string value_of(const Overrides& overrides, const std::string& key) {
 // A teacher of any family, which has the model's depth if layers are compared. `data` are the overrides of the task.
 void draw_teacher(
     Dice& dice, Draw& draw, const std::vector<std::string>& families, const Overrides& data, int64_t stages) {
-  const bool classifies = value_of(data, "training.task") == "classification";
-  if (!dice.chance(0.25) || !dice.allows(classifies)) {
+  const std::string task = value_of(data, "training.task");
+  if (!dice.chance(0.25) || !dice.allows(!task.empty() && task != "sft")) {
     return;
   }
   const std::string of_family = dice.one_of(families);
@@ -257,29 +276,35 @@ void draw_checks(Dice& dice, Draw& draw) {
   if (dice.chance(0.2)) {
     draw.on_mesh.emplace_back("reliability.hash_every_n_steps", "2");
   }
-  if (dice.chance(0.2) && dice.allows(draw.mesh.pp > 1)) {
+  if (dice.chance(0.2)) {
     draw.on_mesh.emplace_back("reliability.recompute_every_n_steps", "2");
   }
 }
 
 // Sequences of a step, of a forward pass on the mesh, and of one on one device. Losses over the tokens of a forward
-// pass need the same ones there; all others do not depend on them.
+// pass need the same ones there, and a contrast of pairs those of all data-parallel ranks; all others do not depend on
+// them.
 void draw_batches(Dice& dice, Draw& draw, bool depends_on_batch, bool router_losses) {
-  const int64_t local = dice.one_of<int64_t>({1, 1, 2});
-  const int64_t together = local * draw.mesh.dp_replicate * draw.mesh.dp_shard;
+  const int64_t row_ranks = draw.mesh.dp_replicate * draw.mesh.dp_shard;
+  const bool embeds = draw.texts > 1;
+  // One pair alone has no negatives.
+  const int64_t local = draw.texts * (embeds && row_ranks == 1 ? 2 : 1) * dice.one_of<int64_t>({1, 1, 2});
+  const int64_t together = local * row_ranks;
   // Schedules need up to two micro-batches per stage of a rank.
   const int64_t rows = together * (draw.mesh.pp > 1 ? 2 * draw.mesh.pp : dice.one_of<int64_t>({1, 2, 3}));
   draw.run.emplace_back("training.global_batch_size", std::to_string(rows));
   draw.on_mesh.emplace_back("training.local_batch_size", std::to_string(local));
   const bool one_by_one =
-      draw.mesh.pp > 1 && local > 1 && dice.allows(router_losses) && dice.chance(0.5);  // sequences of the pipeline
+      draw.mesh.pp > 1 && local > 1 && dice.allows(router_losses || embeds) && dice.chance(0.5);  // in the pipeline
   if (one_by_one) {
     draw.on_mesh.emplace_back("parallelism.pipeline_parallel_microbatch_size", "1");
   }
   const int64_t other = dice.one_of<int64_t>({1, 2, 4});
-  const int64_t alone = depends_on_batch ? (one_by_one ? 1 : local) : rows % other == 0 ? other : 1;
+  const int64_t alone = embeds ? together : depends_on_batch ? (one_by_one ? 1 : local) : rows % other == 0 ? other : 1;
   draw.alone.emplace_back("training.local_batch_size", std::to_string(alone));
-  draw.run.emplace_back("validation.local_batch_size", dice.one_of<std::string>({"1", "2", "3", "8"}));
+  const int64_t validated = draw.texts * dice.one_of<int64_t>({1, 2, 3, 8});
+  draw.on_mesh.emplace_back("validation.local_batch_size", std::to_string(validated));
+  draw.alone.emplace_back("validation.local_batch_size", std::to_string(embeds ? validated * row_ranks : validated));
   draw.run.emplace_back("validation.freq", "3");
 }
 
@@ -322,7 +347,7 @@ std::string words(const Overrides& overrides) {
 }  // namespace
 
 Draw draw_run(
-    uint64_t seed, int64_t number, const std::vector<std::string>& families, const std::filesystem::path& rows) {
+    uint64_t seed, int64_t number, const std::vector<std::string>& families, const std::filesystem::path& examples) {
   Dice dice(seed, number);
   Draw draw;
   draw.family = dice.one_of(families);
@@ -330,21 +355,24 @@ Draw draw_run(
   draw.mesh = draw_mesh(dice, experts);
   draw.shape = draw_shape(dice, draw.family, draw.mesh, experts);
   const auto model_keys = static_cast<std::ptrdiff_t>(draw.shape.size());
-  draw_task(dice, draw, rows);
+  draw_task(dice, draw, examples);
   const Overrides data(draw.shape.begin() + model_keys, draw.shape.end());
   const int64_t stages = draw_pipeline(dice, draw);
   draw_adapters(dice, draw, experts);
   draw_optimizer(dice, draw);
   draw_recomputation(dice, draw);
   draw_memory(dice, draw);
-  const bool router_losses = experts && dice.chance(0.6);
+  // One device runs the pairs of all data-parallel ranks at once, and router losses and some scales of float8 would be
+  // those of all.
+  const bool several_forwards = draw.texts > 1 && draw.mesh.dp_replicate * draw.mesh.dp_shard > 1;
+  const bool router_losses = experts && !several_forwards && dice.chance(0.6);
   if (experts && !router_losses) {
     draw.shape.emplace_back("training.router_aux_loss_coef", "0");
     draw.shape.emplace_back("training.router_z_loss_coef", "0");
   }
   std::string float8;
   if (dice.chance(0.25)) {
-    float8 = dice.one_of<std::string>({"rowwise", "rowwise_with_gw_hp"});
+    float8 = several_forwards ? "rowwise_with_gw_hp" : dice.one_of<std::string>({"rowwise", "rowwise_with_gw_hp"});
     draw.run.emplace_back("float8.enable", "true");
     draw.run.emplace_back("float8.recipe", float8);
     if (!dice.allows(draw.family == "deepseek_v3" && draw.mesh.tp > 1)) {

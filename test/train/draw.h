@@ -22,6 +22,7 @@ struct Draw {
   Overrides changed = {};         ///< Of both runs from the half on: settings that checkpoint.allow_changes names.
   std::optional<Overrides> teacher = {};  ///< Shape of the teacher of both runs, which one step has trained.
   bool adapters = false;                  ///< The run starts from a base, and its checkpoints have adapters only.
+  int64_t texts = 1;                      ///< Sequences of an example.
 
   /// The family, the meshes and every override, in one line.
   std::string text() const;
@@ -29,8 +30,9 @@ struct Draw {
   std::string value(const std::string& key) const;
 };
 
-/// The draw with that number. `rows` is a file of labelled texts.
+/// The draw with that number. The folder `examples` has two files for each task on examples: TASK.jsonl and
+/// TASK_validation.jsonl.
 Draw draw_run(
-    uint64_t seed, int64_t number, const std::vector<std::string>& families, const std::filesystem::path& rows);
+    uint64_t seed, int64_t number, const std::vector<std::string>& families, const std::filesystem::path& examples);
 
 }  // namespace lehr::train::testing
