@@ -33,6 +33,7 @@ int64_t RandomDraws::equal = 0;
 int64_t RandomDraws::refused = 0;
 
 INSTANTIATE_TEST_SUITE_P(Runs, RandomDraws, ::testing::Range<int64_t>(0, number_of_draws()));
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(RandomDraws);
 
 TEST_P(RandomDraws, EqualsOneDevice) {
   const Draw draw = testing::draw_number(testing::seed_of_draws(), GetParam());
