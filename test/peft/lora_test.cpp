@@ -147,7 +147,7 @@ TEST(LoraLinear, DropoutOfAPartOfASequenceIsThatOfTheWhole) {
     }
     return at::cat(parts, 1);
   };
-  const auto expect_same = [&, layer = linear](const std::vector<int64_t>& pairs) mutable {
+  auto expect_same = [&, layer = linear](const std::vector<int64_t>& pairs) mutable {
     EXPECT_TRUE(at::allclose(layer(rows(input, pairs)), rows(whole, pairs), 0, 1e-12));
   };
   lora->set_sequence_part(1, 4);
