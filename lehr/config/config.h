@@ -35,7 +35,12 @@ struct ConfigObject {
   static ConfigObject of(T& config) {
     ConfigObject object{[&config](FieldVisitor& v) { config.fields(v); }, {}};
     if constexpr (requires(const T& c, Problems& p) { c.check(p); }) {
-      object.check = [&config](Problems& problems) { std::as_const(config).check(problems); };
+      object.check = [&config](Problems& problems) {
+        if constexpr (requires { config.complete(); }) {
+          config.complete();
+        }
+        std::as_const(config).check(problems);
+      };
     }
     return object;
   }

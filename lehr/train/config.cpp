@@ -109,6 +109,12 @@ void TrainingConfig::fields(FieldVisitor& v) {
       cuda_graphs,
       "Capture forward and backward as a CUDA graph and replay it. Helps small models that are bound by kernel "
       "launches; keeps the memory of a step allocated. Needs one GPU and Lehr's CUDA kernels.");
+  v.optional(
+      "dataset",
+      dataset,
+      "torchtitan's name of a data set, in place of [[data.datasets]]: \"c4\" or \"c4_test\". Without dataset_path it is "
+      "the sample of 40 documents of C4 in Lehr's recipe/data, and without a tokenizer it is read as bytes.");
+  v.optional("dataset_path", dataset_path, "The file or folder of training.dataset.");
   task_fields(v);
 }
 
@@ -268,9 +274,47 @@ void TrainConfig::fields(FieldVisitor& v) {
   v.group("debug", debug, "Seed and determinism.");
 }
 
+std::string TrainingConfig::path_of_dataset() const {
+  const bool known = dataset == "c4" || dataset == "c4_test";
+  return !dataset_path.empty() ? dataset_path : known ? "recipe/data/c4_sample.jsonl" : "";
+}
+
+void TrainConfig::complete() {
+  const std::string path = training.dataset.empty() ? "" : training.path_of_dataset();
+  if (path.empty()) {
+    return;
+  }
+  if (data.datasets.empty()) {
+    data.datasets.push_back({.path = path});
+  }
+  if (tokenizer.path.empty() && model.hf_assets_path.empty()) {
+    tokenizer.path = "byte";
+  }
+}
+
+void TrainConfig::check_dataset(Problems& problems) const {
+  if (training.dataset.empty()) {
+    if (!training.dataset_path.empty()) {
+      problems.add("training.dataset_path", "requires training.dataset; or name the path in [[data.datasets]]");
+    }
+  } else if (training.path_of_dataset().empty()) {
+    problems.add(
+        "training.dataset",
+        fmt::format(
+            "expected \"c4\" or \"c4_test\", found \"{}\"; set training.dataset_path to the file or folder of this data "
+            "set, or name it in [[data.datasets]]",
+            training.dataset));
+  } else if (data.datasets.size() != 1 || data.datasets.front().path != training.path_of_dataset()) {
+    problems.add("training.dataset", "conflicts with [[data.datasets]]; remove one of them");
+  }
+}
+
 void TrainConfig::check(Problems& problems) const {
+  check_dataset(problems);
   model.check(problems);
-  data.check(problems);
+  if (training.dataset.empty() || !data.datasets.empty()) {
+    data.check(problems);
+  }
   training.check(problems);
   optimizer.check(problems);
   if (checkpoint.initial_load_model_only) {

@@ -62,8 +62,13 @@ struct TrainingConfig {
   int64_t num_labels = 2;
   double classifier_dropout = 0;
   double contrastive_temperature = 0.05;
+  std::string dataset;
+  std::string dataset_path;
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
+
+  /// Returns the path that `dataset` stands for; empty if it stands for none.
+  std::string path_of_dataset() const;
 
   /// Sequences of one optimizer step.
   int64_t rows_per_step() const { return global_batch_size > 0 ? global_batch_size : local_batch_size; }
@@ -250,11 +255,14 @@ struct TrainConfig {
   ReliabilityConfig reliability;
   DebugConfig debug;
   void fields(FieldVisitor& v);
+  /// Sets what torchtitan's training.dataset stands for: an entry of data.datasets and, if none is set, the tokenizer.
+  void complete();
   /// Rules between keys of different sections.
   void check(Problems& problems) const;
 
  private:
   void check_task(Problems& problems) const;
+  void check_dataset(Problems& problems) const;
 };
 
 }  // namespace lehr::train

@@ -105,6 +105,13 @@ void RunLog::report_start(
       t.mixed_precision_param ? ", arithmetic in " + *t.mixed_precision_param : "",
       device.is_cpu() ? fmt::format("kernels for {}, ", ops::describe_kernels(compute_type(t))) : "",
       at::get_num_threads());
+  if (!t.dataset.empty()) {
+    log_.info(
+        "data       {}, for training.dataset = \"{}\"; tokenizer: {}",
+        t.path_of_dataset(),
+        t.dataset,
+        config_.tokenizer.path.empty() ? config_.model.hf_assets_path : config_.tokenizer.path);
+  }
   if (device.is_cuda()) {
     report_gpu(log_, args, device, compute_type(t));
   }
