@@ -20,6 +20,12 @@ ProductSize size_of(const OperatorInputs& inputs, size_t a, size_t b) {
   return {.batch = batch, .m = rows, .k = k, .n = right.size(-1)};
 }
 
+// Groups split the rows of a, or the terms of the sum.
+ProductSize size_of_groups(const OperatorInputs& inputs) {
+  const at::Tensor a = inputs[0].toTensor();
+  return {.m = a.numel() / std::max<int64_t>(a.size(-1), 1), .k = a.size(-1), .n = inputs[1].toTensor().size(-1)};
+}
+
 // Matmul operators by name.
 using Size = ProductSize (*)(const OperatorInputs&);
 const std::unordered_map<std::string_view, Size>& products() {
@@ -31,14 +37,8 @@ const std::unordered_map<std::string_view, Size>& products() {
       {"aten::baddbmm", [](const OperatorInputs& in) { return size_of(in, 1, 2); }},
       {"aten::baddbmm_", [](const OperatorInputs& in) { return size_of(in, 1, 2); }},
       {"aten::_scaled_mm", [](const OperatorInputs& in) { return size_of(in, 0, 1); }},
-      {"aten::_grouped_mm",
-       [](const OperatorInputs& in) {
-         const at::Tensor a = in[0].toTensor();
-         return ProductSize{
-             .m = a.numel() / std::max<int64_t>(a.size(-1), 1),
-             .k = a.size(-1),
-             .n = in[1].toTensor().size(-1)};  // groups split the rows of a, or the terms of the sum
-       }},
+      {"aten::_grouped_mm", size_of_groups},
+      {"aten::_scaled_grouped_mm", size_of_groups},
       {"aten::addmv",
        [](const OperatorInputs& in) {
          const at::Tensor a = in[1].toTensor();

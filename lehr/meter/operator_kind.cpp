@@ -41,6 +41,7 @@ const std::unordered_map<std::string_view, OperatorKind>& by_name() {
       {"aten::matmul", matmul},
       {"aten::linear", matmul},
       {"aten::_grouped_mm", matmul},
+      {"aten::_scaled_grouped_mm", matmul},
       {"aten::_scaled_mm", matmul},
       {"aten::scaled_dot_product_attention", attention},
       {"aten::layer_norm", norm},

@@ -133,7 +133,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   seen->picks = picks_elements(name);
   const bool whole = product || attention || seen->picks;
   profile.of(kind).flops += product ? product->flops() : attention.value_or(0);
-  seen->float8 = product && name == "aten::_scaled_mm";
+  seen->float8 = product && (name == "aten::_scaled_mm" || name == "aten::_scaled_grouped_mm");
   if (product && seen->float8) {
     profile.of(kind).float8_flops += product->flops();
   }

@@ -13,6 +13,7 @@
 #include "lehr/ops/embedding/embedding.h"
 #include "lehr/ops/gated_delta_rule/gated_delta_rule.h"
 #include "lehr/ops/grouped_linear/grouped_linear.h"
+#include "lehr/ops/grouped_linear_float8/grouped_linear_float8.h"
 #include "lehr/ops/linear/linear.h"
 #include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "lehr/ops/linear_float8/linear_float8.h"
@@ -115,6 +116,22 @@ TEST(OnMeta, GroupedLinearOfEvenGroups) {
       return grouped_linear(x, w, ends, b);
     };
   });
+}
+
+TEST(OnMeta, GroupedLinearFloat8OfEvenGroups) {
+  for (const Float8Recipe recipe : {Float8Recipe::rowwise, Float8Recipe::rowwise_with_gw_hp}) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      expect_cost_of_cpu(
+          [recipe](const Maker& make) -> Call {
+            return [recipe,
+                    x = make.input({32, 16}),
+                    w = make.input({4, 24, 16}),
+                    b = make.input({4, 24}),
+                    ends = make.ends(4, 8)] { return grouped_linear_float8(x, w, ends, b, recipe); };
+          },
+          type);
+    }
+  }
 }
 
 TEST(OnMeta, RmsNorm) {

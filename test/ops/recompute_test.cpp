@@ -9,6 +9,7 @@
 #include "lehr/ops/clamped_swiglu/clamped_swiglu.h"
 #include "lehr/ops/gated_delta_rule/gated_delta_rule.h"
 #include "lehr/ops/grouped_linear/grouped_linear.h"
+#include "lehr/ops/grouped_linear_float8/grouped_linear_float8.h"
 #include "lehr/ops/linear/linear.h"
 #include "lehr/ops/linear_float8/linear_float8.h"
 #include "lehr/ops/rms_norm/rms_norm.h"
@@ -150,6 +151,15 @@ std::vector<Case> products() {
          const at::Tensor up = pass(grouped_linear(x, l[2], permutation.ends));
          const at::Tensor results = pass(grouped_linear(silu_mul(gate, up), l[3], permutation.ends));
          return combine_tokens(results, l[4].view({5, 2}), permutation);
+       }},
+      {"experts in float8",
+       {leaf({5, 8}), leaf({3, 6, 8}), leaf({3, 6, 8}), leaf({3, 8, 6}), leaf({3, 8}), leaf({10})},
+       [permutation](const Tensors& l, const Pass& pass) {
+         const at::Tensor x = permute_tokens(l[0], permutation);
+         const at::Tensor gate = pass(grouped_linear_float8(x, l[1], permutation.ends));
+         const at::Tensor up = pass(grouped_linear_float8(x, l[2], permutation.ends));
+         const at::Tensor results = pass(grouped_linear_float8(silu_mul(gate, up), l[3], permutation.ends, l[4]));
+         return combine_tokens(results, l[5].view({5, 2}), permutation);
        }},
       {"experts with biases",
        {leaf({5, 8}), leaf({3, 12, 8}), leaf({3, 12}), leaf({3, 8, 6}), leaf({3, 8}), leaf({10})},

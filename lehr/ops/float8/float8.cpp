@@ -52,19 +52,36 @@ Float8Both to_float8(const at::Tensor& matrix, bool by_row, bool by_column) {
 }  // namespace cuda
 
 namespace {
-// `matrix` is contiguous; one scale per row, or one per column.
-at::Tensor rounded(const at::Tensor& matrix, bool by_row) {
+// One scale per row of a contiguous matrix.
+at::Tensor rounded_rows(const at::Tensor& matrix) {
   const at::Tensor result = at::empty_like(matrix);
   report_pointwise({matrix, result});
   cpu::run<Float8Kernels>(matrix, [&](auto element, const auto& kernels) {
     using T = decltype(element);
-    const auto kernel = by_row ? kernels.rows : kernels.columns;
-    const int64_t rows = matrix.size(0);
-    const int64_t columns = matrix.size(1);
-    const int64_t jobs = by_row ? rows : (columns + kFloat8Columns - 1) / kFloat8Columns;
-    const int64_t grain = cpu::grain_for(by_row ? columns : kFloat8Columns * rows);
-    cpu::run_kernel(matrix, 0, jobs, grain, [&](int64_t first, int64_t last) {
-      kernel({cpu::elements<T>(matrix), cpu::elements<T>(result), rows, columns}, first, last);
+    const int64_t rows = matrix.size(0), columns = matrix.size(1);
+    cpu::run_kernel(matrix, 0, rows, cpu::grain_for(columns), [&](int64_t first, int64_t last) {
+      kernels.rows({cpu::elements<T>(matrix), cpu::elements<T>(result), rows, columns}, first, last);
+    });
+  });
+  return result;
+}
+
+// One scale per column of each of `count` matrices, which are contiguous one after the other.
+at::Tensor rounded_columns(const at::Tensor& matrices, int64_t count, int64_t rows, int64_t columns) {
+  const at::Tensor result = at::empty_like(matrices);
+  report_pointwise({matrices, result});
+  cpu::run<Float8Kernels>(matrices, [&](auto element, const auto& kernels) {
+    using T = decltype(element);
+    const int64_t jobs = (columns + kFloat8Columns - 1) / kFloat8Columns;  // per matrix
+    const int64_t grain = cpu::grain_for(kFloat8Columns * rows);
+    cpu::run_kernel(matrices, 0, count * jobs, grain, [&](int64_t first, int64_t last) {
+      for (int64_t job = first; job < last; ++job) {
+        const int64_t begin = job / jobs * rows * columns;
+        kernels.columns(
+            {cpu::elements<T>(matrices) + begin, cpu::elements<T>(result) + begin, rows, columns},
+            job % jobs,
+            job % jobs + 1);
+      }
     });
   });
   return result;
@@ -86,9 +103,18 @@ at::Tensor round_rows_to_float8(const at::Tensor& matrix) {
     return reference::round_rows_to_float8(matrix);
   }
   if (!matrix.is_contiguous() && matrix.t().is_contiguous()) {
-    return rounded(matrix.t(), false).t();
+    return rounded_columns(matrix.t(), 1, matrix.size(1), matrix.size(0)).t();
   }
-  return rounded(matrix.contiguous(), true);
+  return rounded_rows(matrix.contiguous());
+}
+
+at::Tensor round_columns_to_float8(const at::Tensor& matrices) {
+  const OperatorScope scope(OperatorKind::copy, "lehr::round_columns_to_float8");
+  if (!cpu::supports(matrices)) {
+    const at::Tensor columns = matrices.transpose(1, 2);
+    return values_of(reference::to_float8_rows(columns), matrices.scalar_type()).transpose(1, 2).contiguous();
+  }
+  return rounded_columns(matrices.contiguous(), matrices.size(0), matrices.size(1), matrices.size(2));
 }
 
 }  // namespace lehr::ops

@@ -33,13 +33,26 @@ Float8Rows to_float8_rows(const at::Tensor& matrix);
 /// rounds. Not differentiable.
 at::Tensor round_rows_to_float8(const at::Tensor& matrix);
 
+/// The same for a batch (G, r, k) of matrices with a scale per column of each matrix. Not differentiable.
+at::Tensor round_columns_to_float8(const at::Tensor& matrices);
+
+/// Returns the largest elements (m) float32 of the rows of a matrix (m, k), which may be empty: infinity for NaN, which
+/// a maximum over ranks may lose, and 0 for rows without elements. In plain ATen.
+at::Tensor largest_of_rows(const at::Tensor& matrix);
+
+/// Rounds the rows of a matrix by given largest elements, which may be those of longer rows. In plain ATen.
+Float8Rows to_float8_rows_by(const at::Tensor& largest, const at::Tensor& matrix);
+
+/// Returns the values that the rows represent, in `type`.
+at::Tensor values_of(const Float8Rows& rows, at::ScalarType type);
+
 /// The scales of two matrices (m, k) and (n, k) whose rows continue on other ranks: `maximum` replaces the largest
 /// elements of this rank's parts, as a vector (m + n) float32, by those of the whole rows. In plain ATen.
 std::pair<Float8Rows, Float8Rows> to_float8_rows_over_ranks(
     const at::Tensor& a, const at::Tensor& b, const std::function<void(const at::Tensor& largest)>& maximum);
 
 namespace reference {
-/// The same in plain ATen.
+/// The same in plain ATen, also for a batch (..., m, k) of matrices.
 Float8Rows to_float8_rows(const at::Tensor& matrix);
 /// The same, from reference::to_float8_rows.
 at::Tensor round_rows_to_float8(const at::Tensor& matrix);

@@ -4,6 +4,7 @@
 #include <ATen/ops/frexp.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
 #include <limits>
 
@@ -22,12 +23,13 @@ std::tuple<at::Tensor, at::Tensor> split_number(const at::Tensor& x) {
 }
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Returns the largest elements (m) of the rows of a matrix (m, k).
-at::Tensor largest_of(const at::Tensor& matrix) {
+// Returns the largest elements (..., m) of the rows of matrices (..., m, k); NaN for rows with NaN.
+at::Tensor norms_of_rows(const at::Tensor& matrix) {
   return at::linalg_vector_norm(matrix, kInfinity, {-1}).to(at::kFloat);
 }
+}  // namespace
 
-Float8Rows round_by(const at::Tensor& largest_elements, const at::Tensor& matrix) {
+Float8Rows to_float8_rows_by(const at::Tensor& largest_elements, const at::Tensor& matrix) {
   constexpr double kLeast = 1e-12;
   const at::Tensor largest = largest_elements.unsqueeze(-1);
   const at::Tensor finite = largest < kInfinity;  // false for NaN too
@@ -39,24 +41,34 @@ Float8Rows round_by(const at::Tensor& largest_elements, const at::Tensor& matrix
       .values = scaled.to(at::kFloat8_e4m3fn).contiguous(),
       .inverse_scales = at::where(finite, power_of_two(-power), std::numeric_limits<double>::quiet_NaN())};
 }
-}  // namespace
 
 Float8Rows reference::to_float8_rows(const at::Tensor& matrix) {
-  return round_by(largest_of(matrix), matrix);
+  return to_float8_rows_by(norms_of_rows(matrix), matrix);
+}
+
+at::Tensor largest_of_rows(const at::Tensor& matrix) {
+  if (matrix.size(-1) == 0) {
+    return at::zeros({matrix.size(0)}, matrix.options().dtype(at::kFloat));
+  }
+  const at::Tensor largest = norms_of_rows(matrix);
+  return at::where(largest == largest, largest, kInfinity);  // isnan has no meta kernel
 }
 
 std::pair<Float8Rows, Float8Rows> to_float8_rows_over_ranks(
     const at::Tensor& a, const at::Tensor& b, const std::function<void(const at::Tensor& largest)>& maximum) {
-  // Infinity instead of NaN, which a maximum over ranks may lose.
-  const at::Tensor of_parts = at::cat({largest_of(a), largest_of(b)});
-  const at::Tensor largest = at::where(of_parts == of_parts, of_parts, kInfinity);  // isnan has no meta kernel
+  const at::Tensor largest = at::cat({largest_of_rows(a), largest_of_rows(b)});
   maximum(largest);
-  return {round_by(largest.narrow(0, 0, a.size(0)), a), round_by(largest.narrow(0, a.size(0), b.size(0)), b)};
+  return {
+      to_float8_rows_by(largest.narrow(0, 0, a.size(0)), a),
+      to_float8_rows_by(largest.narrow(0, a.size(0), b.size(0)), b)};
+}
+
+at::Tensor values_of(const Float8Rows& rows, at::ScalarType type) {
+  return rows.values.to(type) * rows.inverse_scales.to(type);
 }
 
 at::Tensor reference::round_rows_to_float8(const at::Tensor& matrix) {
-  const Float8Rows rows = to_float8_rows(matrix);
-  return rows.values.to(matrix.scalar_type()) * rows.inverse_scales.to(matrix.scalar_type());
+  return values_of(to_float8_rows(matrix), matrix.scalar_type());
 }
 
 }  // namespace lehr::ops

@@ -34,7 +34,12 @@ at::Tensor operand(const at::Tensor& tensor) {
   return more == 0 ? aligned_for_kernels(tensor.contiguous()) : at::constant_pad_nd(tensor, {0, more});
 }
 
-// On compute capability 10.0 the kernel does not write the gradient of an empty group.
+}  // namespace
+
+bool multiplies_groups(const at::Tensor& rows) {
+  return on_gpu(rows) && rows.scalar_type() == at::kBFloat16;
+}
+
 void clear_groups_without_rows(const at::Tensor& gradient, const at::Tensor& ends) {
   if (!supports(gradient)) {
     const at::Tensor first = at::zeros({1}, ends.options());
@@ -48,11 +53,6 @@ void clear_groups_without_rows(const at::Tensor& gradient, const at::Tensor& end
     return kernels.clear_empty_groups(
         cpu::elements<T>(gradient), ends.const_data_ptr<int32_t>(), ends.size(0), gradient.size(1) * gradient.size(2));
   });
-}
-}  // namespace
-
-bool multiplies_groups(const at::Tensor& rows) {
-  return on_gpu(rows) && rows.scalar_type() == at::kBFloat16;
 }
 
 at::Tensor grouped_product(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& ends) {

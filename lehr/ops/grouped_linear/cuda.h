@@ -17,4 +17,8 @@ at::Tensor grouped_weight_gradient(const at::Tensor& grad, const at::Tensor& inp
 /// Adds to each row of output (N, out) its group's row of bias (G, out). Returns output.
 at::Tensor add_group_bias_(const at::Tensor& output, const at::Tensor& bias, const at::Tensor& ends);
 
+/// Sets the gradients (G, out, in) of groups without rows to zero: on compute capability 10.0 ATen's kernel does not
+/// write them.
+void clear_groups_without_rows(const at::Tensor& gradient, const at::Tensor& ends);
+
 }  // namespace lehr::ops::cuda

@@ -6,8 +6,8 @@
 #include "lehr/meter/operator_profile.h"
 #include "lehr/meter/operator_watch.h"
 #include "lehr/ops/autograd.h"
-#include "lehr/ops/cuda.h"
 #include "lehr/ops/grouped_linear/cuda.h"
+#include "lehr/ops/grouped_linear/groups.h"
 #include "lehr/ops/matmul/matmul.h"
 #include "lehr/ops/recompute.h"
 #include "lehr/ops/weight_gradients.h"
@@ -17,28 +17,6 @@ namespace lehr::ops {
 namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-// Calls `work(group, first row, rows)` for every group that is not empty. On meta `rows` are spread evenly.
-template <class Work>
-void for_each_group(const at::Tensor& ends, int64_t rows, Work work) {
-  if (ends.is_meta()) {
-    const int64_t groups = ends.size(0);
-    for (int64_t g = 0; g < groups; ++g) {
-      if (const int64_t first = rows * g / groups, last = rows * (g + 1) / groups; last > first) {
-        work(g, first, last - first);
-      }
-    }
-    return;
-  }
-  const auto* end = ends.const_data_ptr<int32_t>();
-  int64_t begin = 0;
-  for (int64_t g = 0; g < ends.size(0); ++g) {
-    if (end[g] > begin) {
-      work(g, begin, end[g] - begin);
-    }
-    begin = end[g];
-  }
-}
 
 at::Tensor forward_product(
     const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias) {
@@ -64,33 +42,6 @@ at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& weight, cons
   at::Tensor gradient = at::empty({grad.size(0), weight.size(2)}, grad.options());
   for_each_group(ends, grad.size(0), [&](int64_t g, int64_t first, int64_t count) {
     put_product(gradient.narrow(0, first, count), grad.narrow(0, first, count), weight[g]);
-  });
-  return gradient;
-}
-
-at::Tensor product_of_rows(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends) {
-  if (cuda::multiplies_groups(grad)) {
-    return cuda::grouped_weight_gradient(grad, input, ends);
-  }
-  at::Tensor gradient = at::empty({ends.size(0), grad.size(1), input.size(1)}, grad.options());
-  int64_t filled = 0;
-  for_each_group(ends, grad.size(0), [&](int64_t g, int64_t first, int64_t count) {
-    gradient.slice(0, filled, g).zero_();  // of the empty groups before
-    filled = g + 1;
-    put_product(gradient[g], grad.narrow(0, first, count).t(), input.narrow(0, first, count));
-  });
-  gradient.slice(0, filled).zero_();
-  return gradient;
-}
-
-at::Tensor bias_gradient(const at::Tensor& grad, const at::Tensor& ends) {
-  if (cuda::multiplies_groups(grad)) {
-    return cuda::grouped_weight_gradient(grad, at::ones({grad.size(0), 1}, grad.options()), ends).squeeze(-1);
-  }
-  at::Tensor gradient = at::zeros({ends.size(0), grad.size(1)}, grad.options());
-  for_each_group(ends, grad.size(0), [&](int64_t g, int64_t first, int64_t count) {
-    at::Tensor row = gradient[g];
-    at::sum_out(row, grad.narrow(0, first, count), 0);
   });
   return gradient;
 }
@@ -129,10 +80,11 @@ struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
     }
     if (ctx->needs_input_grad(1)) {
       const at::Tensor input = saved_or_recomputed(ctx, "input", saved[0]);
-      grad_weight = weight_gradient(ctx, weight, [grad, input, ends] { return product_of_rows(grad, input, ends); });
+      grad_weight =
+          weight_gradient(ctx, weight, [grad, input, ends] { return weight_gradient_of_groups(grad, input, ends); });
     }
     const at::Tensor grad_bias =
-        saved[3].defined() && ctx->needs_input_grad(3) ? bias_gradient(grad, ends) : at::Tensor();
+        saved[3].defined() && ctx->needs_input_grad(3) ? bias_gradient_of_groups(grad, ends) : at::Tensor();
     return {grad_input, grad_weight, at::Tensor(), grad_bias};
   }
 };
@@ -148,29 +100,7 @@ at::Tensor grouped_linear(
          .dtype = input.scalar_type()});
   }
   const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear");
-  require(
-      input.dim() == 2 && weight.dim() == 3 && input.size(1) == weight.size(2) &&
-          input.scalar_type() == weight.scalar_type(),
-      "grouped_linear: expected rows of {} {}, found {} {}",
-      c10::toString(weight.scalar_type()),
-      weight.dim() == 3 ? weight.size(2) : 0,
-      c10::toString(input.scalar_type()),
-      shape_of(input));
-  require(
-      ends.dim() == 1 && ends.size(0) == weight.size(0) && ends.scalar_type() == at::kInt,
-      "grouped_linear: ends: expected {} int32, found {} {}",
-      weight.size(0),
-      shape_of(ends),
-      c10::toString(ends.scalar_type()));
-  require(
-      !bias.defined() || (bias.dim() == 2 && bias.size(0) == weight.size(0) && bias.size(1) == weight.size(1) &&
-                          bias.scalar_type() == weight.scalar_type()),
-      "grouped_linear: bias: expected {} {}x{}, found {} {}",
-      c10::toString(weight.scalar_type()),
-      weight.size(0),
-      weight.size(1),
-      c10::toString(bias.scalar_type()),
-      shape_of(bias));
+  check_grouped_linear("grouped_linear", input, weight, ends, bias);
   const bool differentiated = will_differentiate(input, weight) || (bias.defined() && will_differentiate(bias));
   const bool in_halves = weight.requires_grad() && WeightGradients::current() != nullptr;
   const bool own_backward = in_halves || (differentiated && RecomputeMatmuls::on());

@@ -55,10 +55,7 @@ at::Tensor product_over_ranks(const at::Tensor& a, const at::Tensor& b, bool fas
   if (a.is_cuda()) {
     return scaled_product(left, right, a.scalar_type(), fast);
   }
-  const auto values = [&](const Float8Rows& rows) {
-    return rows.values.to(a.scalar_type()) * rows.inverse_scales.to(a.scalar_type());
-  };
-  return product(values(left), values(right).t());
+  return product(values_of(left, a.scalar_type()), values_of(right, a.scalar_type()).t());
 }
 
 // Returns a b^T for a (m, k) and b (n, k), with a scale per row of both; `maximum` is over ranks that hold other parts

@@ -1,0 +1,62 @@
+// Parts that grouped_linear and grouped_linear_float8 share: arguments, groups of rows, and gradients in high
+// precision.
+#pragma once
+
+#include "lehr/base/torch.h"
+
+namespace lehr::ops {
+
+/// Throws a usage error that begins with `name` unless the arguments are those of ops/grouped_linear/grouped_linear.h.
+void check_grouped_linear(
+    const char* name,
+    const at::Tensor& input,
+    const at::Tensor& weight,
+    const at::Tensor& ends,
+    const at::Tensor& bias);
+
+/// Calls `work(group, first row, rows)` for every group that is not empty. `ends` are on the host; on meta `rows` are
+/// spread evenly.
+template <class Work>
+void for_each_group(const at::Tensor& ends, int64_t rows, Work work) {
+  if (ends.is_meta()) {
+    const int64_t groups = ends.size(0);
+    for (int64_t g = 0; g < groups; ++g) {
+      if (const int64_t first = rows * g / groups, last = rows * (g + 1) / groups; last > first) {
+        work(g, first, last - first);
+      }
+    }
+    return;
+  }
+  const auto* end = ends.const_data_ptr<int32_t>();
+  int64_t begin = 0;
+  for (int64_t g = 0; g < ends.size(0); ++g) {
+    if (end[g] > begin) {
+      work(g, begin, end[g] - begin);
+    }
+    begin = end[g];
+  }
+}
+
+/// Returns the weight's gradient (G, out, in): for each group, its rows of grad (N, out) transposed times its rows of
+/// the input (N, in).
+at::Tensor weight_gradient_of_groups(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends);
+/// The same, where `product(gradient[g], group, first row, rows)` sets the gradient of a group that is not empty. Not
+/// on a GPU.
+template <class Product>
+at::Tensor weight_gradient_of_groups(
+    const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends, Product product) {
+  at::Tensor gradient = at::empty({ends.size(0), grad.size(1), input.size(1)}, grad.options());
+  int64_t filled = 0;
+  for_each_group(ends, grad.size(0), [&](int64_t g, int64_t first, int64_t count) {
+    gradient.slice(0, filled, g).zero_();  // of the empty groups before
+    filled = g + 1;
+    product(gradient[g], g, first, count);
+  });
+  gradient.slice(0, filled).zero_();
+  return gradient;
+}
+
+/// Returns the gradient (G, out) of a bias: the sum of each group's rows of grad.
+at::Tensor bias_gradient_of_groups(const at::Tensor& grad, const at::Tensor& ends);
+
+}  // namespace lehr::ops

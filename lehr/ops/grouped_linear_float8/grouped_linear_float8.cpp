@@ -1,0 +1,217 @@
+// The autograd function of grouped matmuls in float8: group by group with ops/matmul/matmul.h, or ATen's scaled grouped
+// matmul on a GPU.
+#include "lehr/ops/grouped_linear_float8/grouped_linear_float8.h"
+
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+
+#include "lehr/meter/on_meta.h"
+#include "lehr/meter/operation_meter.h"
+#include "lehr/meter/operator_profile.h"
+#include "lehr/meter/operator_watch.h"
+#include "lehr/ops/autograd.h"
+#include "lehr/ops/float8/float8.h"
+#include "lehr/ops/grouped_linear/cuda.h"
+#include "lehr/ops/grouped_linear/grouped_linear.h"
+#include "lehr/ops/grouped_linear/groups.h"
+#include "lehr/ops/grouped_linear_float8/cuda.h"
+#include "lehr/ops/matmul/matmul.h"
+#include "lehr/ops/recompute.h"
+#include "lehr/ops/weight_gradients.h"
+
+namespace lehr::ops {
+
+namespace {
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using Maximum = Float8Split::Maximum;
+
+constexpr const char* kRecipe = "recipe";
+constexpr const char* kSplit = "split";
+
+at::Tensor forward_product(
+    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias) {
+  if (cuda::multiplies_groups(input)) {
+    const at::Tensor output = cuda::grouped_float8_product(input, weight, ends);
+    return bias.defined() ? cuda::add_group_bias_(output, bias, ends) : output;
+  }
+  const at::Tensor left = round_rows_to_float8(input);
+  const at::Tensor right = round_rows_to_float8(weight.reshape({-1, weight.size(2)})).view(weight.sizes());
+  at::Tensor output = at::empty({input.size(0), weight.size(1)}, input.options());
+  for_each_group(ends, input.size(0), [&](int64_t g, int64_t first, int64_t count) {
+    at::Tensor rows = output.narrow(0, first, count);
+    put_product(rows, left.narrow(0, first, count), right[g].t());
+    if (bias.defined()) {
+      rows.add_(bias[g]);
+    }
+  });
+  return output;
+}
+
+at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends) {
+  if (cuda::multiplies_groups(grad)) {
+    return cuda::grouped_float8_input_gradient(grad, weight, ends);
+  }
+  const at::Tensor left = round_rows_to_float8(grad);
+  const at::Tensor right = round_columns_to_float8(weight);
+  at::Tensor gradient = at::empty({grad.size(0), weight.size(2)}, grad.options());
+  for_each_group(ends, grad.size(0), [&](int64_t g, int64_t first, int64_t count) {
+    put_product(gradient.narrow(0, first, count), left.narrow(0, first, count), right[g]);
+  });
+  return gradient;
+}
+
+// Returns the largest elements (G, columns of all matrices) of the columns of each group's rows.
+at::Tensor largest_of_columns(const at::Tensor& a, const at::Tensor& b, const at::Tensor& ends) {
+  const at::Tensor largest = at::zeros({ends.size(0), a.size(1) + b.size(1)}, a.options().dtype(at::kFloat));
+  for_each_group(ends, a.size(0), [&](int64_t g, int64_t first, int64_t count) {
+    largest[g].narrow(0, 0, a.size(1)).copy_(largest_of_rows(a.narrow(0, first, count).t()));
+    largest[g].narrow(0, a.size(1), b.size(1)).copy_(largest_of_rows(b.narrow(0, first, count).t()));
+  });
+  return largest;
+}
+
+// `maximum` is over ranks that have other rows of the same experts; null if there are none.
+at::Tensor float8_weight_gradient(
+    const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends, const Maximum& maximum) {
+  if (cuda::multiplies_groups(grad)) {
+    return cuda::grouped_float8_weight_gradient(grad, input, ends, maximum);
+  }
+  at::Tensor largest;
+  if (maximum) {
+    largest = largest_of_columns(grad, input, ends);
+    maximum(largest.view(-1));
+  }
+  // Returns the group's rows, transposed, as float8 represents them; `begin` is the first of its columns in `largest`.
+  const auto rounded = [&](const at::Tensor& rows, int64_t group, int64_t begin) {
+    return maximum ? values_of(
+                         to_float8_rows_by(largest[group].narrow(0, begin, rows.size(1)), rows.t()), rows.scalar_type())
+                   : round_rows_to_float8(rows.t());
+  };
+  return weight_gradient_of_groups(
+      grad, input, ends, [&](const at::Tensor& gradient, int64_t g, int64_t first, int64_t count) {
+        const at::Tensor left = rounded(grad.narrow(0, first, count), g, 0);               // (out, n)
+        const at::Tensor right = rounded(input.narrow(0, first, count), g, grad.size(1));  // (in, n)
+        put_product(gradient, left, right.t());
+      });
+}
+
+// Returns the split that a node's forward saved, or an empty one.
+c10::intrusive_ptr<Float8Split> split_of(AutogradContext* ctx) {
+  const c10::IValue& saved = ctx->saved_data[kSplit];
+  return saved.isCapsule() ? c10::static_intrusive_pointer_cast<Float8Split>(saved.toCapsule())
+                           : c10::make_intrusive<Float8Split>();
+}
+
+struct GroupedLinearFloat8 : torch::autograd::Function<GroupedLinearFloat8> {
+  // Saves the operands unrounded, because the gradients need other scales.
+  static at::Tensor forward(
+      AutogradContext* ctx,
+      const at::Tensor& input,
+      const at::Tensor& weight,
+      const at::Tensor& ends,
+      const std::optional<at::Tensor>& bias,
+      Float8Recipe recipe) {
+    const at::Tensor added = bias.value_or(at::Tensor());
+    ctx->save_for_backward({save_operand(ctx, "input", input, weight), weight, ends, added});
+    ctx->saved_data[kRecipe] = static_cast<int64_t>(recipe);
+    if (const auto split = Float8SplitScope::current()) {
+      ctx->saved_data[kSplit] = c10::IValue::make_capsule(split);
+    }
+    note_weight_gradients(ctx, weight);
+    return forward_product(input, weight, ends, added);
+  }
+
+  static at::Tensor recompute(AutogradContext* ctx) {
+    const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear_float8_again");
+    const Recomputed counted;
+    const auto saved = ctx->get_saved_variables();
+    return forward_product(saved_or_recomputed(ctx, "input", saved[0]), saved[1], saved[2], saved[3]);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear_float8_backward");
+    refuse_double_backward("grouped_linear_float8");
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor& weight = saved[1];
+    const at::Tensor& ends = saved[2];
+    const at::Tensor grad = grads[0].contiguous();
+    const auto recipe = static_cast<Float8Recipe>(ctx->saved_data[kRecipe].toInt());
+    at::Tensor grad_input;
+    at::Tensor grad_weight;
+    if (ctx->needs_input_grad(0)) {
+      grad_input = input_gradient(grad, weight, ends);
+    }
+    if (ctx->needs_input_grad(1)) {
+      const at::Tensor input = saved_or_recomputed(ctx, "input", saved[0]);
+      grad_weight = weight_gradient(ctx, weight, [grad, input, ends, recipe, split = split_of(ctx)] {
+        return recipe == Float8Recipe::rowwise ? float8_weight_gradient(grad, input, ends, split->tokens)
+                                               : weight_gradient_of_groups(grad, input, ends);
+      });
+    }
+    const at::Tensor grad_bias =
+        saved[3].defined() && ctx->needs_input_grad(3) ? bias_gradient_of_groups(grad, ends) : at::Tensor();
+    return {grad_input, grad_weight, at::Tensor(), grad_bias, at::Tensor()};
+  }
+};
+}  // namespace
+
+at::Tensor grouped_linear_float8(
+    const at::Tensor& input,
+    const at::Tensor& weight,
+    const at::Tensor& ends,
+    const at::Tensor& bias,
+    Float8Recipe recipe) {
+  if (operator_watch() != nullptr || (input.is_meta() && !runs_on_meta())) {
+    return grouped_linear(input, weight, ends, bias);  // with the same shapes and placements
+  }
+  const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear_float8");
+  check_grouped_linear("grouped_linear_float8", input, weight, ends, bias);
+  const bool on_device = cuda::multiplies_groups(input);
+  require(
+      on_device || !input.is_cuda(),
+      "grouped_linear_float8: expected rows of BFloat16, as a GPU requires, found {}",
+      c10::toString(input.scalar_type()));
+  require(
+      !on_device || (weight.size(1) % kFloat8Multiple == 0 && weight.size(2) % kFloat8Multiple == 0),
+      "grouped_linear_float8: expected weights whose sizes are multiples of {}, as a GPU requires, found {}",
+      kFloat8Multiple,
+      shape_of(weight));
+  const bool differentiated = will_differentiate(input, weight) || (bias.defined() && will_differentiate(bias));
+  const std::optional<at::Tensor> added = bias.defined() ? std::optional(bias) : std::nullopt;
+  const at::Tensor read = on_device || ends.is_meta() ? ends : ends.cpu();
+  return differentiated
+             ? recomputable_matmul<GroupedLinearFloat8>(GroupedLinearFloat8::apply(input, weight, read, added, recipe))
+             : forward_product(input, weight, read, bias);
+}
+
+void require_grouped_float8(at::Device device, at::ScalarType type, const char* subject) {
+  if (device.is_cpu()) {
+    return;
+  }
+  require(device.is_cuda(), "{}: float8 matmuls run on CPUs and NVIDIA GPUs, found {}", subject, device.str());
+  require(
+      type == at::kBFloat16,
+      "{}: on a GPU the grouped matmuls of experts in float8 compute in bfloat16, found {}; set "
+      "training.mixed_precision_param = \"bfloat16\"",
+      subject,
+      c10::toString(type));
+  try {
+    const auto options = at::TensorOptions().device(device).dtype(type);
+    const at::Tensor rows = at::ones({kFloat8Multiple, kFloat8Multiple}, options);
+    const at::Tensor weight = at::ones({1, kFloat8Multiple, kFloat8Multiple}, options).requires_grad_();
+    const at::Tensor ends = at::full({1}, kFloat8Multiple, options.dtype(at::kInt));
+    const at::AutoGradMode with_gradients(true);
+    grouped_linear_float8(rows, weight, ends).sum().backward();
+    weight.grad().sum().item();  // waits for the result
+  } catch (const c10::Error& error) {
+    fail(
+        "{}: {} cannot multiply groups in float8; expected a GPU of compute capability 9.0 or 10.0 (Hopper, "
+        "Blackwell); leave the key out: {}",
+        subject,
+        device.str(),
+        error.what_without_backtrace());
+  }
+}
+
+}  // namespace lehr::ops
