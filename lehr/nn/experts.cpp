@@ -2,6 +2,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/ops/grouped_linear/grouped_linear.h"
+#include "lehr/ops/grouped_linear_float8/grouped_linear_float8.h"
 #include "lehr/ops/silu_mul/silu_mul.h"
 
 namespace lehr::nn {
@@ -15,7 +16,8 @@ GroupedLinearImpl::GroupedLinearImpl(
 }
 
 at::Tensor GroupedLinearImpl::forward(const at::Tensor& rows, const at::Tensor& ends) {
-  const at::Tensor output = ops::grouped_linear(rows, weight, ends, bias);
+  const at::Tensor output = float8_ ? ops::grouped_linear_float8(rows, weight, ends, bias, *float8_)
+                                    : ops::grouped_linear(rows, weight, ends, bias);
   return adapter_ ? output + adapter_->forward(rows, ends) : output;
 }
 

@@ -5,6 +5,7 @@
 
 #include "lehr/nn/module.h"
 #include "lehr/ops/clamped_swiglu/clamped_swiglu.h"
+#include "lehr/ops/linear_float8/linear_float8.h"
 #include "lehr/ops/token_permutation/token_permutation.h"
 
 namespace lehr::nn {
@@ -34,12 +35,17 @@ class GroupedLinearImpl : public Module {
   void remove_adapter();
   const std::shared_ptr<GroupedLinearAdapter>& adapter() const { return adapter_; }
 
+  /// See LinearImpl::set_float8; the operator is ops::grouped_linear_float8.
+  void set_float8(ops::Float8Recipe recipe) { float8_ = recipe; }
+  const std::optional<ops::Float8Recipe>& float8() const { return float8_; }
+
   at::Tensor weight;
   at::Tensor bias;  // (groups, out_features), undefined without bias
 
  private:
   std::shared_ptr<GroupedLinearAdapter> adapter_;
   std::string adapter_name_;
+  std::optional<ops::Float8Recipe> float8_;
 };
 LEHR_MODULE(GroupedLinear);
 

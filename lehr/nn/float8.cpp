@@ -1,7 +1,9 @@
 #include "lehr/nn/float8.h"
 
+#include <algorithm>
 #include <set>
 
+#include "lehr/nn/experts.h"
 #include "lehr/nn/head.h"
 #include "lehr/nn/linear.h"
 #include "lehr/nn/named_modules.h"
@@ -17,10 +19,20 @@ bool keeps_its_layers(const torch::nn::Module& module) {
          dynamic_cast<const TopKRouterImpl*>(&module) != nullptr;
 }
 
-// Decides by the global shape, even if this rank holds a shard.
-bool fits(const LinearImpl& layer) {
-  const ParameterPtr& weight = layer.tied() ? layer.tied() : layer.own_parameter("weight");
-  return weight->shape()[0] % ops::kFloat8Multiple == 0 && weight->shape()[1] % ops::kFloat8Multiple == 0;
+// Decides by the global shape, even if this rank holds a shard. The last two dimensions are those of a matrix.
+bool fits(const ParameterPtr& weight) {
+  const auto& shape = weight->shape();
+  return std::all_of(shape.end() - 2, shape.end(), [](int64_t size) { return size % ops::kFloat8Multiple == 0; });
+}
+
+template <class Layer>
+int64_t count(const torch::nn::Module& model) {
+  int64_t found = 0;
+  for (const auto& [name, module] : named_modules(model)) {
+    const auto* layer = dynamic_cast<const Layer*>(module);
+    found += layer != nullptr && layer->float8() ? 1 : 0;
+  }
+  return found;
 }
 }  // namespace
 
@@ -37,7 +49,8 @@ Float8Layers float8_layers(const torch::nn::Module& model) {
   Float8Layers layers;
   for (const auto& [name, module] : modules) {
     if (const auto* linear = dynamic_cast<const LinearImpl*>(module)) {
-      (kept.contains(module) ? layers.kept : fits(*linear) ? layers.fit : layers.other_sizes).push_back(name);
+      const ParameterPtr& weight = linear->tied() ? linear->tied() : linear->own_parameter("weight");
+      (kept.contains(module) ? layers.kept : fits(weight) ? layers.fit : layers.other_sizes).push_back(name);
     }
   }
   return layers;
@@ -58,12 +71,34 @@ int64_t use_float8(
 }
 
 int64_t count_float8(const torch::nn::Module& model) {
+  return count<LinearImpl>(model);
+}
+
+Float8Layers float8_experts(const torch::nn::Module& model) {
+  Float8Layers layers;
+  for (const auto& [name, module] : named_modules(model)) {
+    if (const auto* experts = dynamic_cast<const GroupedLinearImpl*>(module)) {
+      (fits(experts->own_parameter("weight")) ? layers.fit : layers.other_sizes).push_back(name);
+    }
+  }
+  return layers;
+}
+
+int64_t use_float8_experts(
+    torch::nn::Module& model, ops::Float8Recipe recipe, const std::function<bool(const std::string& name)>& includes) {
   int64_t count = 0;
   for (const auto& [name, module] : named_modules(model)) {
-    const auto* linear = dynamic_cast<const LinearImpl*>(module);
-    count += linear != nullptr && linear->float8() ? 1 : 0;
+    auto* experts = dynamic_cast<GroupedLinearImpl*>(module);
+    if (experts != nullptr && fits(experts->own_parameter("weight")) && includes(name)) {
+      experts->set_float8(recipe);
+      ++count;
+    }
   }
   return count;
+}
+
+int64_t count_float8_experts(const torch::nn::Module& model) {
+  return count<GroupedLinearImpl>(model);
 }
 
 }  // namespace lehr::nn

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lehr/base/error.h"
+#include "lehr/nn/experts.h"
 #include "lehr/nn/latent_attention.h"
 #include "lehr/nn/linear.h"
 #include "lehr/nn/named_modules.h"
@@ -38,6 +39,31 @@ Float8Split::Maximum maximum_over(std::vector<const mesh::Group*> groups) {
   };
 }
 
+// Returns the maximum over the ranks of cp and tp that hold the same experts, of numbers that are those of one expert
+// after the other. These ranks have parts of the same sequences. Null if no other rank has tokens of its experts: each
+// expert parallel group holds all experts, so one that covers cp and tp has one copy of each. The group of cp and tp
+// reduces the numbers of all experts, since its ranks hold different ones.
+Float8Split::Maximum maximum_of_experts(mesh::DistributedContext& context) {
+  const int64_t ranks = context.size(mesh::axis::cp) * context.size(mesh::axis::tp);
+  const int64_t parts = context.size(mesh::axis::ep), part = context.index(mesh::axis::ep);
+  if (parts % ranks == 0) {
+    return nullptr;
+  }
+  const mesh::Group* const group = &context.group({mesh::axis::cp, mesh::axis::tp});
+  return [group, parts, part](const at::Tensor& numbers) {
+    if (parts == 1) {
+      group->all_reduce_max(numbers);
+      return;
+    }
+    const int64_t count = numbers.size(0);
+    const at::Tensor all = at::zeros({parts * count}, numbers.options());
+    const at::Tensor mine = all.narrow(0, part * count, count);
+    mine.copy_(numbers);
+    group->all_reduce_max(all);
+    numbers.copy_(mine);
+  };
+}
+
 // The layers that tensor parallelism computes for all tokens on every rank, each for the heads of its rank.
 std::unordered_set<const torch::nn::Module*> latent_projections(const nn::NamedModules& modules) {
   std::unordered_set<const torch::nn::Module*> found;
@@ -69,6 +95,14 @@ void float8_scales_over_ranks(const torch::nn::Module& root, mesh::DistributedCo
   const nn::NamedModules modules = nn::named_modules(root);
   const auto latent = latent_projections(modules);
   for (const auto& [name, module] : modules) {
+    if (auto* experts = dynamic_cast<nn::GroupedLinearImpl*>(module); experts != nullptr && experts->float8()) {
+      if (auto maximum = maximum_of_experts(context)) {
+        auto split = c10::make_intrusive<Float8Split>();
+        split->tokens = std::move(maximum);
+        experts->add_call_hook(std::make_shared<SplitScales>(std::move(split)));
+      }
+      continue;
+    }
     auto* linear = dynamic_cast<nn::LinearImpl*>(module);
     if (linear == nullptr || !linear->float8()) {
       continue;

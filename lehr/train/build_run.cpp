@@ -9,7 +9,7 @@
 #include "lehr/base/value_of.h"
 #include "lehr/config/config.h"
 #include "lehr/ops/cuda.h"
-#include "lehr/ops/linear_float8/linear_float8.h"
+#include "lehr/ops/grouped_linear_float8/grouped_linear_float8.h"
 #include "lehr/peft/inject.h"
 #include "lehr/train/chat.h"
 #include "lehr/train/corruption.h"
@@ -87,6 +87,9 @@ void check_config(Run& run, const descriptor::ModelFamilies& families) {
   }
   if (run.config.float8.enable) {
     ops::require_float8(run.device, compute_type(run.config.training), "float8.enable");
+    if (!run.config.float8.moe_fqns.empty()) {
+      ops::require_grouped_float8(run.device, compute_type(run.config.training), "float8.moe_fqns");
+    }
   }
   check_reliability(run.config, run.device);
   run.teacher = open_teacher(run.config, families, *run.args);

@@ -261,7 +261,7 @@ void TrainConfig::fields(FieldVisitor& v) {
       "activation_checkpoint",
       activation_checkpoint,
       "Activation checkpointing: recompute activations to save memory.");
-  v.group("float8", float8, "Float8 matmuls of linear layers.");
+  v.group("float8", float8, "Float8 matmuls of linear layers and experts.");
   v.group("peft", peft, "Parameter-efficient fine-tuning.");
   v.group("distillation", distillation, "Knowledge distillation from a teacher.");
   v.group("checkpoint", checkpoint, "Saving, resuming and initial weights.");

@@ -114,6 +114,7 @@ struct Float8Config {
   bool enable = false;
   ops::Float8Recipe recipe = ops::Float8Recipe::rowwise;
   std::vector<std::string> exclude = {};
+  std::vector<std::string> moe_fqns = {};
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
 };

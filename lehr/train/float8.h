@@ -1,4 +1,4 @@
-// Application of the [float8] section to a run: the layers that compute in float8.
+// Application of the [float8] section to a run: the layers and experts that compute in float8.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,8 @@ namespace lehr::train {
 void use_float8(const Float8Config& config, nn::Model& model);
 
 /// Checks the result of use_float8 for the whole model or all of its stages. Throws a usage error for a pattern of
-/// config.exclude that matches the whole name of no linear layer, and if no layer computes in float8.
+/// config.exclude or config.moe_fqns that matches the whole name of no linear layer or projection of experts, and if no
+/// layer computes in float8, or no experts do though the config requests it.
 void check_float8(const Float8Config& config, const std::vector<std::shared_ptr<nn::Model>>& stages);
 
 /// A summary for the start-up report: "28 of 29 linear layers, rowwise; ...".

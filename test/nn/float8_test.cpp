@@ -2,9 +2,12 @@
 
 #include <gmock/gmock.h>
 
+#include "lehr/nn/experts.h"
 #include "lehr/nn/head.h"
 #include "lehr/nn/moe.h"
 #include "lehr/nn/swiglu.h"
+#include "lehr/ops/grouped_linear/grouped_linear.h"
+#include "lehr/ops/grouped_linear_float8/grouped_linear_float8.h"
 #include "lehr/ops/linear/linear.h"
 #include "test/nn/blocks.h"
 
@@ -66,6 +69,59 @@ TEST(LinearInFloat8, KeepsItsParametersAndDoesNotConvertAdapters) {
   EXPECT_TRUE(at::equal(layer->weight, before));
   layer->set_adapter("half", std::make_shared<Half>());
   EXPECT_TRUE(at::equal(layer->forward(x), plain + x.narrow(-1, 0, 16) / 2));
+}
+
+MoELayer experts_of(int64_t width) {
+  return MoELayer(MoEParameters{
+      .hidden_size = 16,
+      .intermediate_size = width,
+      .num_experts = 4,
+      .top_k = 2,
+      .shared_expert = SharedExpertParameters{.intermediate_size = 32}});
+}
+
+TEST(Float8Experts, AreProjectionsOfAllExpertsOfALayer) {
+  MoELayer layer = experts_of(32);
+  EXPECT_THAT(
+      float8_experts(*layer).fit,
+      ElementsAre("grouped_experts.gate_proj", "grouped_experts.up_proj", "grouped_experts.down_proj"));
+  EXPECT_THAT(float8_experts(*layer).kept, ElementsAre());
+  EXPECT_EQ(float8_experts(*experts_of(24)).other_sizes.size(), 3U);
+  EXPECT_EQ(float8_experts(Parts()).size(), 0U) << "a router alone";
+  EXPECT_THAT(
+      float8_layers(*layer).fit,
+      ElementsAre("shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"));
+}
+
+TEST(Float8Experts, UseFloat8IfTheyAreNamedAndTheirSizesFit) {
+  MoELayer layer = experts_of(32);
+  use_float8(*layer, Float8Recipe::rowwise);
+  EXPECT_EQ(count_float8_experts(*layer), 0) << "they are not linear layers";
+  const auto but_down = [](const std::string& name) { return !name.ends_with("down_proj"); };
+  EXPECT_EQ(use_float8_experts(*layer, Float8Recipe::rowwise_with_gw_hp, but_down), 2);
+  EXPECT_EQ(count_float8_experts(*layer), 2);
+  EXPECT_EQ(layer->grouped_experts->gate_proj->float8(), Float8Recipe::rowwise_with_gw_hp);
+  EXPECT_FALSE(layer->grouped_experts->down_proj->float8());
+  const auto all = [](const std::string&) { return true; };
+  EXPECT_EQ(use_float8_experts(*experts_of(24), Float8Recipe::rowwise, all), 0);
+}
+
+struct GroupedHalf : GroupedLinearAdapter {
+  at::Tensor forward(const at::Tensor& rows, const at::Tensor& /*ends*/) override { return rows.narrow(-1, 0, 16) / 2; }
+};
+
+TEST(Float8Experts, ComputeTheOperatorWithBiasAndKeepAdaptersInHighPrecision) {
+  at::manual_seed(2);
+  auto layer = made(GroupedLinear(2, 32, 16, Init::normal(0.02), /*with_bias=*/true));
+  const at::Tensor x = at::randn({5, 32}, at::kDouble), ends = at::tensor({3, 5}, at::kInt);
+  const at::Tensor before = layer->weight.clone();
+  layer->set_float8(Float8Recipe::rowwise);
+  const at::Tensor plain = layer->forward(x, ends);
+  EXPECT_TRUE(at::equal(plain, ops::grouped_linear_float8(x, layer->weight, ends, layer->bias)));
+  EXPECT_FALSE(at::equal(plain, ops::grouped_linear(x, layer->weight, ends, layer->bias)));
+  EXPECT_TRUE(at::equal(layer->weight, before));
+  layer->set_adapter("half", std::make_shared<GroupedHalf>());
+  EXPECT_TRUE(at::equal(layer->forward(x, ends), plain + x.narrow(-1, 0, 16) / 2));
 }
 
 }  // namespace

@@ -337,6 +337,20 @@ void draw_changes(Dice& dice, Draw& draw) {
   }
 }
 
+// Whether experts on this mesh have the tokens of several data ranks together, and not those of a micro-batch.
+bool mixes_data_ranks(const Mesh& mesh) {
+  return mesh.cp * mesh.tp % mesh.ep != 0;
+}
+
+// Scales of `rowwise` in the weight gradients of experts are those of one device on the other meshes.
+void draw_float8_experts(Dice& dice, Draw& draw, const std::string& recipe) {
+  const bool mixes = mixes_data_ranks(draw.mesh) || (draw.then && mixes_data_ranks(*draw.then));
+  if (!recipe.empty() && dice.chance(0.6) && !(recipe == "rowwise" && mixes)) {
+    draw.run.emplace_back("float8.moe_fqns", R"(['.*\.grouped_experts\..*'])");
+    draw.shape.emplace_back("model.args.moe_intermediate_size", "16");  // also of a base for adapters
+  }
+}
+
 std::string words(const Overrides& overrides) {
   std::string text;
   for (const auto& [key, value] : overrides) {
@@ -384,6 +398,9 @@ Draw draw_run(
   draw_batches(dice, draw, router_losses || float8 == "rowwise", router_losses);
   draw.then = draw_second(dice, draw.mesh, experts);
   draw_changes(dice, draw);
+  if (experts) {
+    draw_float8_experts(dice, draw, float8);
+  }
   return draw;
 }
 

@@ -24,6 +24,18 @@ TrainConfig float8_run(const std::filesystem::path& folder, const Overrides& mor
   return tiny_run(folder, overrides);
 }
 
+// The same with experts, all of whose projections are in float8.
+TrainConfig expert_run(const std::filesystem::path& folder, const Overrides& more = {}) {
+  Overrides overrides{
+      {"model.name", "qwen3_moe"},
+      {"model.args.num_experts", "4"},
+      {"model.args.num_experts_per_tok", "2"},
+      {"model.args.moe_intermediate_size", "16"},
+      {"float8.moe_fqns", R"(['.*\.grouped_experts\..*'])"}};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return float8_run(folder, overrides);
+}
+
 std::vector<double> losses(const TrainConfig& config) {
   return metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", "loss").values;
 }
@@ -107,6 +119,70 @@ TEST(Float8Run, LearnsLikeARunWithoutFloat8) {
   }
 }
 
+// Only experts compute in float8: their gradients have the error of their own rounding, also where the experts with few
+// tokens differ from the others. Routing is the same in the first step but for tokens whose two best experts are close.
+TEST(Float8Run, GradientsOfExpertsHaveTheErrorOfRoundedOperands) {
+  const Overrides one_step{
+      {"training.steps", "1"},
+      {"lr_scheduler.warmup_steps", "0"},
+      {"optimizer.name", "sgd"},
+      {"optimizer.lr", "1"},
+      {"training.max_norm", "0"},
+      {"model.args.num_experts_per_tok", "4"},  // all: no token changes its expert
+      {"float8.exclude", "['.*']"}};
+  const Folder without;
+  auto plain = expert_run(without.path(), one_step);
+  plain.float8 = {};
+  const auto wanted = change_of_one_step(plain);
+  for (const auto recipe : {ops::Float8Recipe::rowwise, ops::Float8Recipe::rowwise_with_gw_hp}) {
+    const Folder folder;
+    auto config = expert_run(folder.path(), one_step);
+    config.float8.recipe = recipe;
+    int64_t compared = 0;
+    for (const auto& [name, found] : change_of_one_step(config)) {
+      if (name.find("grouped_experts") == std::string::npos) {
+        continue;
+      }
+      const at::Tensor& expected = wanted.at(name);
+      const double error = (found - expected).norm().item<double>() / expected.norm().item<double>();
+      EXPECT_GT(error, 0.01) << name;
+      EXPECT_LT(error, 0.25) << name;
+      ++compared;
+    }
+    EXPECT_EQ(compared, 6);
+  }
+}
+
+TEST(Float8Run, WithExpertsLearnsLikeARunWithoutFloat8) {
+  const Overrides more{
+      {"training.mixed_precision_param", "bfloat16"}, {"training.steps", "20"}, {"optimizer.lr", "0.005"}};
+  const Folder without, with;
+  auto plain = expert_run(without.path(), more);
+  plain.float8 = {};
+  testing::train(plain);
+  const auto wanted = losses(plain);
+  EXPECT_LT(wanted.back(), wanted.front() - 1) << "nats; a run that does not learn compares nothing";
+  const auto config = expert_run(with.path(), more);
+  testing::train(config);
+  const auto found = losses(config);
+  EXPECT_NE(found.back(), wanted.back());
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_NEAR(found[i], wanted[i], 0.02 * wanted[i]) << "step " << i;
+  }
+}
+
+TEST(Float8Run, WithExpertsSavesWeightsInTheirOwnTypeAndResumesBitForBit) {
+  const Folder whole, stopped;
+  const auto config = expert_run(whole.path());
+  testing::train(config);
+  const auto parts = expert_run(stopped.path());
+  testing::train(parts, 5);
+  testing::train(parts);
+  testing::expect_same_bits(
+      testing::tensors(testing::checkpoint(config, 12), "model"),
+      testing::tensors(testing::checkpoint(parts, 12), "model"));
+}
+
 TEST(Float8Run, SavesWeightsInTheirOwnTypeAndResumesBitForBit) {
   const Folder whole, stopped;
   const auto config = float8_run(whole.path());
@@ -146,6 +222,26 @@ TEST(Float8Run, ReportsUnsupportedSizes) {
                 "model.layers.0.mlp.gate_proj, model.layers.0.mlp.up_proj, model.layers.0.mlp.down_proj, ...;"));
 }
 
+TEST(Float8Run, ConvertsTheExpertsThatAreNamed) {
+  const Folder folder;
+  const auto described = [&](const Overrides& more) {
+    const auto config = expert_run(folder.path(), more);
+    Logger quiet("", true);
+    const auto list = testing::specs();
+    Trainer trainer(config, {.specs = list, .log = quiet});
+    return describe_float8(config.float8, trainer.model(), at::kCPU);
+  };
+  EXPECT_EQ(
+      described({}),
+      "8 of 11 linear layers and 6 of 6 projections of experts, rowwise; emulated on the CPU, without a speed-up");
+  EXPECT_EQ(
+      described({{"float8.moe_fqns", "[]"}}),
+      "8 of 11 linear layers, rowwise; emulated on the CPU, without a speed-up");
+  EXPECT_THAT(
+      described({{"float8.moe_fqns", R"(['.*\.1\..*experts.*'])"}, {"float8.exclude", "['.*']"}}),
+      HasSubstr("0 of 11 linear layers and 3 of 6 projections of experts, rowwise;"));
+}
+
 TEST(Float8Run, RefusesInvalidSettings) {
   const Folder folder;
   const auto start = [&](const Overrides& overrides) {
@@ -161,6 +257,24 @@ TEST(Float8Run, RefusesInvalidSettings) {
   EXPECT_THAT(
       start({{"float8.exclude", "[\"a\", \"(\"]"}}), HasSubstr("float8.exclude.1: \"(\" is not a regular expression"));
   EXPECT_THAT(start({{"float8.recipe", "tensorwise"}}), HasSubstr("float8.recipe"));
+  EXPECT_THAT(
+      start({{"float8.moe_fqns", "['.*']"}}),
+      HasSubstr("float8.moe_fqns: expected a model with experts, found one without; leave the key out"));
+  EXPECT_THAT(
+      start({{"float8.moe_fqns", "['.*']"}, {"float8.enable", "false"}}),
+      HasSubstr("float8.moe_fqns: has no effect without float8.enable = true; set it, or leave the key out"));
+  EXPECT_THAT(
+      start({{"float8.moe_fqns", "['a', '(']"}}), HasSubstr("float8.moe_fqns.1: \"(\" is not a regular expression"));
+  const auto start_experts = [&](const Overrides& overrides) {
+    return problem_of([&] { testing::train(expert_run(folder.path(), overrides)); });
+  };
+  EXPECT_THAT(
+      start_experts({{"float8.moe_fqns", "['experts']"}}),
+      HasSubstr("float8.moe_fqns: \"experts\" matches the whole name of no projection of experts; the nearest are: "
+                "model.layers.0.mlp.grouped_experts."));
+  EXPECT_THAT(
+      start_experts({{"model.args.moe_intermediate_size", "24"}}),
+      HasSubstr("float8.moe_fqns: none of the projections of experts that it names would compute in float8"));
 }
 
 }  // namespace

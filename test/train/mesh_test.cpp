@@ -529,6 +529,83 @@ TEST(Float8, OfSharedExpertsEqualsOneDevice) {
   expect_law({{"shared experts", shared, {{.tp = 2}, {.dp_shard = 2, .tp = 2, .ep = 4}}}});
 }
 
+// Experts in float8. The ranks of ep have tokens of one sequence, or weight gradients are in high precision: a scale of
+// `rowwise` is that of an expert's tokens in one forward pass.
+TEST(Float8, OfExpertsEqualsOneDevice) {
+  const auto experts = [](const Overrides& more) {
+    Overrides overrides = family("qwen3_moe");
+    for (const auto& entry : Overrides{
+             {"float8.enable", "true"},
+             {"float8.moe_fqns", R"(['.*\.grouped_experts\..*'])"},
+             {"model.args.moe_intermediate_size", "16"},
+             {"model.args.intermediate_size", "32"}}) {
+      overrides.push_back(entry);
+    }
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return overrides;
+  };
+  const Overrides gradients_in_high_precision{{"float8.recipe", "rowwise_with_gw_hp"}};
+  const Folder of_base;
+  const auto base = tiny_run(of_base.path(), experts({{"float8.enable", "false"}, {"float8.moe_fqns", "[]"}}));
+  testing::train(base);
+  expect_law(
+      {{"all matmuls",
+        experts({}),
+        {{.dp_shard = 2},
+         {.dp_replicate = 2, .cp = 2},
+         {.cp = 2, .ep = 2},
+         {.tp = 4, .ep = 2},
+         {.dp_shard = 2, .tp = 2, .ep = 2},
+         {.tp = 2, .ep = 2, .pp = 2}}},
+       {"matmuls recomputed",
+        experts({{"activation_checkpoint.mode", "selective"}, {"activation_checkpoint.selective_ac_option", "\"op\""}}),
+        {{.dp_shard = 2, .tp = 2, .ep = 2}}},
+       {"Muon", experts({{"optimizer.name", "muon"}}), {{.dp_shard = 2, .tp = 2, .ep = 2}}},
+       {"but the weights' gradients",
+        experts(gradients_in_high_precision),
+        {{.dp_shard = 2, .ep = 2}, {.dp_shard = 2, .cp = 2, .ep = 4}}},
+       {"adapters",
+        experts(
+            {{"checkpoint.initial_load_path", quoted(testing::checkpoint(base, kSteps))},
+             {"peft.method", "lora"},
+             {"peft.r", "4"},
+             {"peft.target_pattern", R"('.*\.grouped_experts\..*')"}}),
+        {{.dp_shard = 2, .tp = 2, .ep = 4}},
+        "adapter_model"}});
+}
+
+// The tokens of an expert that ep brings together are those of two data ranks, whose scales are those of a micro-batch
+// of both on one device.
+TEST(Float8, OfExpertsOfSeveralDataRanksIsThatOfTheirMicroBatchesTogether) {
+  Overrides overrides = family("qwen3_moe");
+  for (const auto& entry : Overrides{
+           {"float8.enable", "true"},
+           {"float8.exclude", "['.*']"},
+           {"float8.moe_fqns", R"(['.*\.grouped_experts\..*'])"},
+           {"model.args.moe_intermediate_size", "16"},
+           {"training.router_aux_loss_coef", "0"},
+           {"training.router_z_loss_coef", "0"}}) {
+    overrides.push_back(entry);
+  }
+  // One micro-batch per rank and step: the ranks of ep have consecutive sequences, as a micro-batch of one device.
+  const auto of_rows = [&](int64_t ranks, const Mesh& mesh, int64_t rows) {
+    const Folder folder;
+    auto config = tiny_run(folder.path(), overrides);
+    config.training.local_batch_size = rows;
+    config.training.global_batch_size = ranks;
+    if (mesh.world() == 1) {
+      testing::train(config);
+    } else {
+      train_on(mesh, config);
+    }
+    return outcome_of(config);
+  };
+  const Outcome of_two = of_rows(2, {}, 2);
+  expect_equal(of_two, of_rows(2, {.dp_shard = 2, .ep = 2}, 1));
+  expect_equal(of_two, of_rows(2, {.dp_shard = 2, .tp = 2, .ep = 4}, 1));
+  expect_equal(of_rows(4, {}, 2), of_rows(4, {.dp_shard = 4, .ep = 2}, 1));
+}
+
 // Each is refused by every rank before memory is allocated, with the config keys and the remedy.
 TEST(IllegalMeshes, AreRefusedByName) {
   struct Refused {

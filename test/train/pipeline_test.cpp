@@ -283,6 +283,10 @@ TEST(Float8, EqualsOneDevice) {
   expect_law({"float8", "qwen3", float8}, {"ZBVZeroBubble", 2}, {.pp = 2}, 4);
   expect_law({"float8", "qwen3", float8}, {"ZBH1", 1}, {.dp_shard = 2, .pp = 2}, 4);
   expect_law({"float8 and experts", "qwen3_moe", float8}, {"DualPipeV", 2}, {.dp_shard = 2, .ep = 2, .pp = 2}, 4);
+  Overrides of_experts = float8;
+  of_experts.emplace_back("float8.moe_fqns", R"(['.*\.grouped_experts\..*'])");
+  of_experts.emplace_back("model.args.moe_intermediate_size", "16");
+  expect_law({"experts in float8", "qwen3_moe", of_experts}, {"ZBVZeroBubble", 2}, {.tp = 4, .ep = 2, .pp = 2}, 4);
 }
 
 // A head as costly as three layers, and MoE layers after dense layers.
