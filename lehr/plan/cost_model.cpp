@@ -13,13 +13,14 @@ ActionCost computation_of(
   const double rate = peak * machine.matmul_fraction(context.compute);
   const double expert_rate = peak * machine.expert_fraction(context.compute, stage.expert_tokens);
   const double float8_rate = machine.float8_flops(context.compute) * machine.sustained_clock_fraction;
-  const double float8 = context.float8 || context.peer.float8 ? stage.float8_share : 0;
+  const double float8 = context.float8 || context.peer.float8 ? stage.weights.float8_share() : 0;
+  const double float8_experts = context.peer.float8_experts ? 1 : stage.weights.float8_expert_share();
   const double linear_flops = (1 - expert_share) * action.matmul_flops;
   return {
       .matmuls = linear_flops * ((1 - float8) / rate + float8 / float8_rate),
       // Experts lose as large a part of the rate in float8 as in the dtype of other matmuls.
-      .experts = expert_share * action.matmul_flops /
-                 (context.peer.float8_experts ? float8_rate * expert_rate / rate : expert_rate),
+      .experts =
+          expert_share * action.matmul_flops / expert_rate * (1 - float8_experts + float8_experts * rate / float8_rate),
       .attention = action.attention_flops / (peak * machine.attention_fraction(context.compute)),
       .pointwise =
           context.peer.pointwise_bytes * static_cast<double>(action.pointwise_bytes) / machine.memory_bandwidth()};

@@ -66,21 +66,23 @@ struct CostContext {
   const Machine& machine;
   mesh::DeviceMeshParameters mesh;
   at::ScalarType compute = at::kFloat;
-  bool float8 = false;          ///< Linear layers compute in float8 (StageMeasurement::float8_share).
+  bool float8 = false;          ///< Linear layers compute in float8 (MatmulWeights::float8_share).
   PeerDesign peer = {};         ///< Of the plans of other systems; Lehr's own by default.
   int64_t microbatches = 1;     ///< Per step, for PeerDesign::gathers_once.
   bool keeps_gathered = false;  ///< fsdp_reshard_after_forward = "never" in a pipeline: one all-gather per step.
 };
 
 /// Returns the seconds of computation of an action of `stage`: matmuls, experts, attention and pointwise; without
-/// overhead, communication and slow ranks. Of `stage`, only float8_share and expert_tokens are read.
+/// overhead, communication and slow ranks. Of `stage`, only weights and
+/// expert_tokens are read.
 ActionCost computation_of(
     const ActionMeasurement& action, const StageMeasurement& stage, double expert_share, const CostContext& context);
 
 /// Returns the cost of a stage (docs/plan.md describes the model):
 ///
 /// - Matmuls take their FLOPs over the peak times the achieved fraction; `expert_share` of them belong to experts. With
-///   `context.float8`, those of linear layers take the time of float8. Attention has its own fraction. Memory-bound
+///   `context.float8`, those of linear layers take the time of float8, as those of
+///   experts by float8.moe_fqns. Attention has its own fraction. Memory-bound
 ///   operators take their bytes over the memory bandwidth.
 /// - Collectives take collective_seconds. They overlap with the computation between start and wait in the order of the
 ///   program (plan/exposed.h); those of the actions, as if nothing else were in flight.

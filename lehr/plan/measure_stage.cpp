@@ -1,8 +1,8 @@
 #include "lehr/plan/measure_stage.h"
 
 #include <algorithm>
-#include <map>
-#include <numeric>
+#include <set>
+#include <string>
 #include <string_view>
 
 #include "lehr/base/error.h"
@@ -10,7 +10,10 @@
 #include "lehr/meter/memory_meter.h"
 #include "lehr/meter/on_meta.h"
 #include "lehr/nn/float8.h"
+#include "lehr/nn/linear.h"
 #include "lehr/nn/module.h"
+#include "lehr/nn/moe.h"
+#include "lehr/nn/named_modules.h"
 #include "lehr/plan/measure_pass.h"
 #include "lehr/plan/stage_run.h"
 #include "lehr/shard/whole_tensors.h"
@@ -39,25 +42,39 @@ std::vector<Communication> without(std::vector<Communication> all, const std::ve
   return all;
 }
 
-// A linear layer's FLOPs per token are proportional to its weights.
-double float8_share(nn::Model& model) {
-  const nn::Float8Layers layers = nn::float8_layers(model);
-  std::map<std::string, double> weights;
-  for (const auto& [name, parameter] : nn::named_parameters(model)) {
-    weights[name] = static_cast<double>(c10::multiply_integers(parameter->shape()));
-  }
-  const auto sum = [&](const std::vector<std::string>& names) {
-    return std::accumulate(names.begin(), names.end(), 0.0, [&](double total, const std::string& name) {
-      return total + weights[name + ".weight"];
-    });
-  };
-  const double fit = sum(layers.fit);
-  const double all = fit + sum(layers.other_sizes) + sum(layers.kept);
-  return all > 0 ? fit / all : 0;
+double size_of(const nn::ParameterPtr& weight) {
+  return static_cast<double>(c10::multiply_integers(weight->shape()));
 }
 
-void measure_parameters(StageRun& run, StageMeasurement& result) {
-  result.float8_share = float8_share(run.model());
+// `float8` is float8.enable.
+MatmulWeights weights_of(nn::Model& model, bool float8) {
+  MatmulWeights weights{.active = static_cast<double>(nn::count_parameters(model))};
+  for (const nn::MoELayerImpl* moe_layer : nn::moe_layers(model)) {
+    const auto idle = static_cast<double>(moe_layer->num_idle_parameters());
+    weights.active_experts += static_cast<double>(nn::count_parameters(*moe_layer)) - idle;
+    weights.active -= idle;
+  }
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    weights.active -= name.find("embed_tokens") != std::string::npos ? size_of(parameter) : 0;
+  }
+  const nn::Float8Layers layers = nn::float8_layers(model);
+  const std::set<std::string> fit(layers.fit.begin(), layers.fit.end());
+  for (const auto& [name, module] : nn::named_modules(model)) {
+    if (const auto* layer = dynamic_cast<const nn::LinearImpl*>(module)) {
+      const double size = size_of(layer->tied() ? layer->tied() : layer->own_parameter("weight"));
+      weights.linear += size;
+      weights.linear_float8 += (float8 ? layer->float8().has_value() : fit.contains(name)) ? size : 0;
+    } else if (const auto* experts = dynamic_cast<const nn::GroupedLinearImpl*>(module)) {
+      const double size = size_of(experts->own_parameter("weight"));
+      weights.experts += size;
+      weights.experts_float8 += experts->float8() ? size : 0;
+    }
+  }
+  return weights;
+}
+
+void measure_parameters(const train::TrainConfig& config, StageRun& run, StageMeasurement& result) {
+  result.weights = weights_of(run.model(), config.float8.enable);
   result.num_layers = run.model().num_local_layers();
   result.parameters = nn::count_parameters(run.model());
   for (const auto& list : {nn::named_parameters(run.model()), nn::named_copies(run.model())}) {
@@ -213,7 +230,7 @@ StageMeasurement measure_run(
   MemoryMeter memory(device.type());
   Measuring measuring(run, memory, seen);
   run.allocate(device);
-  measure_parameters(run, result);
+  measure_parameters(config, run, result);
   Passes passes(run, measuring, result.passes);
   measure_actions(run, measuring, passes, result);
   if (!place.with_passes) {

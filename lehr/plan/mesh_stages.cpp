@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "lehr/base/error.h"
+#include "lehr/plan/experts.h"
 #include "lehr/plan/links.h"
 #include "lehr/train/precision.h"
 
@@ -67,10 +68,11 @@ std::optional<PlannedStage> MeshStages::stage(const MeshPoint& point, const Trad
   if (from == nullptr || other == nullptr) {
     return std::nullopt;
   }
-  PlannedStage planned{.expert_share = from->expert_share()};
+  PlannedStage planned;
   planned.measured = from == other ? measured(*from) : StagePieces::half_and_half(measured(*from), measured(*other));
   StagePieces::change_policy(planned.measured, trade.reshard, point.mesh.pipeline_parallel > 1);
   planned.measured.expert_tokens = tokens_of_experts(*from, point);
+  planned.expert_share = planned.measured.weights.expert_share();
   planned.cost = cost_of(planned.measured, planned.expert_share, context(point, trade));
   return planned;
 }
@@ -87,7 +89,7 @@ double MeshStages::least_seconds(const MeshPoint& point) {
   }
   StageMeasurement all = from->stage({.layers = num_layers_}, mesh.data_parallel_shard * mesh.context_parallel, 1);
   all.expert_tokens = tokens_of_experts(*from, point);
-  const StageCost cost = cost_of(all, from->expert_share(), context(point, {}));
+  const StageCost cost = cost_of(all, all.weights.expert_share(), context(point, {}));
   const auto parts = static_cast<double>(mesh.context_parallel);
   double seconds = 0;
   // Context parallelism divides computation and tp communication. Other exposed communication is left out of the bound.

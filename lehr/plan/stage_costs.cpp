@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cctype>
 
+#include "lehr/nn/float8.h"
 #include "lehr/nn/moe.h"
+#include "lehr/plan/experts.h"
 
 namespace lehr::plan {
 
@@ -34,37 +36,10 @@ std::string kind_of(nn::Model& stage, bool first, bool last) {
   for (const auto& [name, count] : counts) {
     text += fmt::format(" {} {}", count, name);
   }
+  text += fmt::format(", in float8 {} and {} of experts", nn::count_float8(stage), nn::count_float8_experts(stage));
   return text;
 }
 }  // namespace
-
-double expert_share(nn::Model& model) {
-  double experts = 0;
-  double all = static_cast<double>(nn::count_parameters(model));
-  for (const nn::MoELayerImpl* moe_layer : nn::moe_layers(model)) {
-    const auto idle = static_cast<double>(moe_layer->num_idle_parameters());
-    experts += static_cast<double>(nn::count_parameters(*moe_layer)) - idle;
-    all -= idle;
-  }
-  for (const auto& [name, parameter] : nn::named_parameters(model)) {
-    if (name.find("embed_tokens") != std::string::npos) {
-      all -= static_cast<double>(c10::multiply_integers(parameter->shape()));
-    }
-  }
-  return all > 0 ? std::min(1.0, experts / all) : 0;
-}
-
-double expert_visits(nn::Model& model) {
-  const auto layers = nn::moe_layers(model);
-  return layers.empty() ? 0
-                        : static_cast<double>(layers.front()->router->top_k()) /
-                              static_cast<double>(layers.front()->num_experts());
-}
-
-double expert_tokens(double expert_visits, int64_t tokens, const mesh::DeviceMeshParameters& mesh) {
-  const auto of_ranks = static_cast<double>(tokens * mesh.expert_parallel);
-  return expert_visits * of_ranks / static_cast<double>(mesh.context_parallel * mesh.tensor_parallel);
-}
 
 StageCosts::StageCosts(
     const train::TrainConfig& config,
@@ -126,7 +101,7 @@ std::vector<const PlannedStage*> StageCosts::of(const std::vector<int64_t>& rank
       if (stage == last && context_.peer.logit_bytes > 0) {
         hold_logits(planned.measured);
       }
-      planned.expert_share = expert_share(*layout.models[stage]);
+      planned.expert_share = planned.measured.weights.expert_share();
       planned.cost = cost_of(planned.measured, planned.expert_share, context_);
     }
     stages.push_back(&planned);

@@ -40,15 +40,4 @@ class StageCosts {
   std::map<std::string, PlannedStage> by_kind_;
 };
 
-/// Returns the fraction of a model's matmul FLOPs that belongs to experts, by the number of active weights per token,
-/// without embeddings, which take no matmul.
-double expert_share(nn::Model& model);
-
-/// Returns the fraction of all tokens that one expert has if they are spread evenly: top-k / experts; 0 without
-/// experts.
-double expert_visits(nn::Model& model);
-
-/// Returns the tokens that each expert of a rank has in a micro-batch of `tokens` tokens (sequences x seq_len).
-double expert_tokens(double expert_visits, int64_t tokens, const mesh::DeviceMeshParameters& mesh);
-
 }  // namespace lehr::plan

@@ -1,6 +1,7 @@
 // Measurements of one stage on one rank: memory, FLOPs and collectives of each action.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -59,15 +60,30 @@ struct ActionMeasurement {
   double flops() const { return matmul_flops + attention_flops; }
 };
 
+/// Numbers of weights over all ranks, to which FLOPs of matmuls are proportional.
+struct MatmulWeights {
+  double active = 0;          ///< Weights that a token uses, without embeddings.
+  double active_experts = 0;  ///< Those of them in MoE layers.
+  double linear = 0;          ///< Weights of linear layers: of all but experts.
+  /// Those of them in float8. Without float8.enable, those that can be: all but heads and routers (nn/float8.h).
+  double linear_float8 = 0;
+  double experts = 0;         ///< Weights of all experts.
+  double experts_float8 = 0;  ///< Those of them in float8 (float8.moe_fqns).
+
+  /// @name Fractions of FLOPs; 0 without such FLOPs
+  /// @{
+  double expert_share() const { return active > 0 ? std::min(1.0, active_experts / active) : 0; }
+  double float8_share() const { return linear > 0 ? linear_float8 / linear : 0; }  ///< Of linear layers.
+  double float8_expert_share() const { return experts > 0 ? experts_float8 / experts : 0; }
+  /// @}
+};
+
 /// The measurement of one stage on one rank.
 struct StageMeasurement {
   int64_t num_layers = 0;
   int64_t parameters = 0;  ///< Elements of this stage over all ranks (except pp); tied copies do not count.
 
-  /// Fraction of the FLOPs of linear layers, without experts, whose layers can compute in float8: all but heads and
-  /// routers (nn/float8.h).
-  double float8_share = 0;
-
+  MatmulWeights weights = {};
   double expert_tokens = 0;  ///< Tokens that each expert of this rank has in a micro-batch; 0 without experts.
 
   /// @name At rest, in bytes of this rank's shards

@@ -5,7 +5,7 @@
 
 #include "lehr/data/tokenizer.h"
 #include "lehr/mesh/distributed_context.h"
-#include "lehr/plan/stage_costs.h"
+#include "lehr/plan/experts.h"
 
 namespace lehr::plan {
 
@@ -54,18 +54,24 @@ ActionMeasurement add(const ActionMeasurement& a, const ActionMeasurement& b, do
       .communication = add(a.communication, b.communication, factor)};
 }
 
-// A stage's share is that of its FLOPs.
-double add_shares(const StageMeasurement& a, const StageMeasurement& b, double factor) {
-  const double of_b = factor * b.forward.matmul_flops, all = a.forward.matmul_flops + of_b;
-  const double share = a.float8_share * a.forward.matmul_flops + b.float8_share * of_b;
-  return all > 0 ? std::clamp(share / all, 0.0, 1.0) : a.float8_share;
+MatmulWeights add(MatmulWeights a, const MatmulWeights& b, double factor) {
+  for (auto weights :
+       {&MatmulWeights::active,
+        &MatmulWeights::active_experts,
+        &MatmulWeights::linear,
+        &MatmulWeights::linear_float8,
+        &MatmulWeights::experts,
+        &MatmulWeights::experts_float8}) {
+    a.*weights = std::max(0.0, a.*weights + factor * b.*weights);
+  }
+  return a;
 }
 
 StageMeasurement add(const StageMeasurement& a, const StageMeasurement& b, double factor) {
   return {
       .num_layers = add(a.num_layers, b.num_layers, factor),
       .parameters = add(a.parameters, b.parameters, factor),
-      .float8_share = add_shares(a, b, factor),
+      .weights = add(a.weights, b.weights, factor),
       .parameter_bytes = add(a.parameter_bytes, b.parameter_bytes, factor),
       .compute_copy_bytes = add(a.compute_copy_bytes, b.compute_copy_bytes, factor),
       .gradient_bytes = add(a.gradient_bytes, b.gradient_bytes, factor),
@@ -131,7 +137,6 @@ StagePieces::StagePieces(const train::TrainConfig& config, const train::TrainSpe
     const auto args = spec.build.model_args(small, spec.family, *tokenizer);
     if (layers == kPieces && stage == 1) {
       const auto model = spec.build.model(small, *args, {.current_stage = stage, .num_stages = kPieces});
-      expert_share_ = plan::expert_share(*model);
       expert_visits_ = plan::expert_visits(*model);
     }
     return measure_stage(

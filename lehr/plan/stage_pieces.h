@@ -41,14 +41,11 @@ class StagePieces {
   /// Returns the mean of two stages that differ in checkpointing: a stage that recomputes every second layer.
   static StageMeasurement half_and_half(const StageMeasurement& one, const StageMeasurement& other);
 
-  /// Returns the fraction of the layers' matmul FLOPs that belongs to experts.
-  double expert_share() const { return expert_share_; }
   /// Returns the fraction of all tokens that one expert has.
   double expert_visits() const { return expert_visits_; }
 
  private:
   int64_t shard_ranks_ = 1;  // of the measured stages
-  double expert_share_ = 0;
   double expert_visits_ = 0;
   StageMeasurement first_, middle_, two_, last_;
 };

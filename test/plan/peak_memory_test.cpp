@@ -86,6 +86,7 @@ const std::vector<Case> kCases{
      {{"float8.enable", "true"},
       {"training.mixed_precision_param", "bfloat16"},
       {"activation_checkpoint.mode", "full"}}},
+    {"experts in float8", "qwen3_moe", {{"float8.enable", "true"}, {"float8.moe_fqns", "['.*experts.*']"}}},
     {"dense, long rows", "qwen3", {{"training.seq_len", "1024"}}},
     {"dense, four rows, accumulated", "qwen3", {{"training.local_batch_size", "2"}}},
     {"llama", "llama3", {{"model.args.vocab_size", "4096"}}},

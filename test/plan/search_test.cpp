@@ -226,7 +226,8 @@ TEST(SearchPlans, RefusesInvalidInputByName) {
 void expect_same_stage(const StageMeasurement& made, const StageMeasurement& whole, double tolerance) {
   const auto same = [&](double a, double b) { EXPECT_NEAR(a, b, tolerance * std::abs(b)); };
   same(made.forward.flops(), whole.forward.flops());
-  EXPECT_NEAR(made.float8_share, whole.float8_share, 0.01);
+  same(made.weights.active, whole.weights.active);
+  EXPECT_NEAR(made.weights.float8_share(), whole.weights.float8_share(), 1e-12);
   same(made.backward.flops(), whole.backward.flops());
   same(static_cast<double>(made.at_rest()), static_cast<double>(whole.at_rest()));
   same(static_cast<double>(made.forward.kept), static_cast<double>(whole.forward.kept));
@@ -270,6 +271,48 @@ TEST(StagePieces, AddUpToStagesThatAreMeasuredInFull) {
         // from a first and a last stage, each of which saves something for the other.
         expect_same_stage(pieces.stage(shape, 4, 1), planned.on_meta(place), stages == 1 ? 0.1 : 0.05);
       }
+    }
+  }
+}
+
+// Shares of FLOPs in float8 follow the keys: those of linear layers do not count experts, whose own share is that of
+// float8.moe_fqns. The head, which has no float8, is in one stage only, and layers of experts have few other weights.
+TEST(StagePieces, HaveTheSharesOfFloat8OfWholeStages) {
+  struct Case {
+    const char* moe_fqns;
+    const char* exclude;
+    double experts;
+  };
+  const std::string all = R"(['.*\.grouped_experts\..*'])";
+  for (const Case& one :
+       {Case{"[]", "[]", 0},
+        {all.c_str(), "[]", 1},
+        {all.c_str(), R"(['.*\.o_proj'])", 1},
+        {R"(['.*\.down_proj'])", "[]", 1.0 / 3}}) {
+    SCOPED_TRACE(fmt::format("{} {}", one.moe_fqns, one.exclude));
+    const testing::Planned planned(model_of(
+        "qwen3_moe",
+        {{"float8.enable", "true"},
+         {"float8.moe_fqns", one.moe_fqns},
+         {"float8.exclude", one.exclude},
+         {"model.args.num_hidden_layers", "6"},
+         {"model.args.tie_word_embeddings", "false"},
+         {"model.args.vocab_size", "4096"},
+         {"model.args.moe_intermediate_size", "64"},
+         {"model.args.intermediate_size", "64"},
+         {"parallelism.data_parallel_shard_degree", "4"},
+         {"parallelism.pipeline_parallel_degree", "3"},
+         {"training.local_batch_size", "2"},
+         {"training.global_batch_size", "24"}}));
+    const StagePieces pieces(planned.config, planned.spec);
+    for (int64_t stage = 0; stage < 3; ++stage) {
+      const StageMeasurement whole = planned.on_meta({.stage = stage, .rank_of_stage = {0, 1, 2}, .world_size = 12});
+      const StageMeasurement made = pieces.stage({.layers = 2, .first = stage == 0, .last = stage == 2}, 4, 1);
+      EXPECT_NEAR(whole.weights.float8_expert_share(), one.experts, 1e-12);
+      EXPECT_NEAR(made.weights.float8_expert_share(), one.experts, 1e-12);
+      EXPECT_NEAR(made.weights.float8_share(), whole.weights.float8_share(), 1e-12) << stage;
+      EXPECT_NEAR(made.weights.expert_share(), whole.weights.expert_share(), 1e-3) << stage;
+      EXPECT_LT(whole.weights.float8_share(), stage == 2 ? 0.3 : 1) << "the head";
     }
   }
 }
