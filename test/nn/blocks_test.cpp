@@ -131,7 +131,7 @@ TEST(GroupedQueryAttention, AWindowBoundsItsCache) {
     for (int64_t t = prompt; t < kTokens - 4; t += t % 7 == 0 ? 3 : 1) {
       next(t, t % 7 == 0 ? 3 : 1, 1);
       const int64_t bytes_of_token = 2 * 2 * 2 * 4 * 8;  // keys and values of two rows, two heads of four float64
-      if (t > prompt + 5) {  // then the memory of a long prompt and its padding is full
+      if (t > prompt + 5) {                              // then the memory of a long prompt and its padding is full
         EXPECT_LE(cache.bytes(), 2 * (kWindow + 3) * bytes_of_token) << t << " after a prompt of " << prompt;
       }
     }

@@ -96,8 +96,8 @@ struct Plain {
         const at::Tensor output = weights.at(at + "self_attn.o_proj.weight");
         weights[at + "self_attn.o_proj.weight"] = at::eye(kHeads * kHeadDim, at::kDouble);
         const auto bias = weights.extract(at + "self_attn.o_proj.bias");
-        const at::Tensor heads = attention(
-            before_attention(x, weights, at, model_type), weights, at + "self_attn.", layer, model_type);
+        const at::Tensor heads =
+            attention(before_attention(x, weights, at, model_type), weights, at + "self_attn.", layer, model_type);
         const int64_t width = kHeads / layer.kv_heads * kHeadDim;
         std::vector<at::Tensor> of_heads;
         for (int64_t head = 0; head < layer.kv_heads; ++head) {

@@ -238,6 +238,7 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "causal_attention_flops",
       "sequence_ends",
       "row_mask",
+      "without_first_keys",
       "register_peak_per_thread",
       "chosen_arch",
       "may_use_amx",
