@@ -85,7 +85,11 @@ bool says(const Node& written, const Node& given) {
 class ConfigKeys {
  public:
   ConfigKeys(const ModelFamily& family, const ModelArgs& args, const Node& keys, const std::string& table)
-      : family_(family), keys_(keys), table_(table), config_(args.to_hf_config("float32")) {
+      : family_(family),
+        keys_(keys),
+        table_(table),
+        keeps_mtp_(args.keeps_mtp_modules()),
+        config_(args.to_hf_config("float32")) {
     config_.set_origin({.file = table});
     const Node before = config_;
     for (const auto& [key, value] : keys_.entries()) {
@@ -101,6 +105,7 @@ class ConfigKeys {
 
   std::unique_ptr<ModelArgs> changed() const {
     auto result = family_.from_hf_config(config_);
+    result->keep_mtp_modules(keeps_mtp_);
     const Node written = result->to_hf_config("float32");
     for (const auto& [key, value] : keys_.entries()) {
       if (written.find(key) == nullptr) {
@@ -166,6 +171,7 @@ class ConfigKeys {
   const ModelFamily& family_;
   const Node& keys_;
   const std::string& table_;
+  bool keeps_mtp_;
   Node config_;  // with the keys
 };
 }  // namespace

@@ -125,6 +125,8 @@ template <class Layer, class LayerParameters>
 class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining {
  public:
   using Parameters = DecoderParameters<LayerParameters>;
+  using LayerHolder = Layer;
+  using ParametersOfLayer = LayerParameters;
 
   /// Throws a usage error for inconsistent parameters.
   DecoderImpl(
@@ -135,6 +137,14 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
 
   /// Returns 'hidden_states' and, if collected, 'hidden_states_snapshot'.
   nn::ModelOutputs forward(const nn::ModelInputs& inputs);
+
+  /// Rotary positions of layers with full attention, for these inputs and the stage's hidden states.
+  nn::PositionEmbeddings position_embeddings(const nn::ModelInputs& inputs, const at::Tensor& hidden_states) {
+    return rope_provider_(position_ids_of(inputs, hidden_states), hidden_states.scalar_type());
+  }
+  ActivationCheckpointing checkpointing() const { return checkpointing_; }
+  /// The factor on embeddings (DecoderParameters::embedding_factor).
+  double embedding_factor() const { return embedding_factor_; }
 
   /// The dtype of the hidden states that this stage returns: that of its parameters in forward.
   at::ScalarType output_dtype() const;
@@ -153,6 +163,8 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
   at::Tensor moe_tokens_per_expert() { return nn::moe_tokens_per_expert(*this); }
   void reset_moe_stats() { nn::reset_moe_stats(*this); }
   nn::RouterLosses* router_losses() { return router_losses_.get(); }
+  /// Makes one more MoE layer contribute to the router losses.
+  void share_losses(nn::MoELayerImpl& moe_layer);
 
   TensorDict infer_stage_inputs_from_pipeline_inputs(const TensorDict& inputs, int64_t n_microbatches) const override;
   TensorDict infer_stage_outputs_from_pipeline_inputs(const TensorDict& inputs, int64_t n_microbatches) const override;
@@ -163,6 +175,7 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
 
  private:
   DecoderStageShape shape() const;
+  at::Tensor position_ids_of(const nn::ModelInputs& inputs, const at::Tensor& hidden_states) const;
 
   PipelineStageInfo stage_;
   HiddenStatesAggregationMode hidden_states_snapshot_mode_;

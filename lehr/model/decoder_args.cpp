@@ -65,6 +65,7 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
   const bool embeddings_multiply = config.head == descriptor::Head::causal_lm && config.tie_word_embeddings;
   const int64_t embeddings = config.vocab_size * config.hidden_size;
   int64_t multiplied = counts.num_parameters - (embeddings_multiply ? 0 : embeddings);
+  multiplied += config.mtp_modules() * embeddings;  // each uses the head once more
   for (const nn::MoELayerImpl* moe_layer : nn::moe_layers(model)) {
     multiplied -= moe_layer->num_idle_parameters();
   }
@@ -88,6 +89,7 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
                                                         : 2 * kept->num_key_value_heads * config.head_dim;
     counts.kv_cache_per_token.push_back(cached);
   }
+  attention += config.mtp_modules() * attention_of_pair * seq_len;
   counts.attention_flops_per_pair = attention / seq_len;
   counts.flops_per_token = 6 * multiplied + linear + attention;
   counts.causal_flops_per_token = 6 * multiplied + linear + attention / 2;

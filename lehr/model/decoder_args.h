@@ -11,6 +11,7 @@
 #include "lehr/model/decoder_state_map.h"
 #include "lehr/model/heads.h"
 #include "lehr/model/layer_parameters.h"
+#include "lehr/model/mtp_names.h"
 
 namespace lehr::model {
 
@@ -78,7 +79,8 @@ using BackboneOf =
 /// - kOwnKeys, names of keys that DecoderConfig::from_hf would refuse or misread, and static read(const Node& config,
 ///   DecoderConfig& shape), which reads them and sets defaults of its own; static write(const DecoderConfig&, Node&),
 ///   which writes them;
-/// - kNormWeight, the kind of the final norm's weight, and static embedding_factor(const DecoderConfig&).
+/// - kNormWeight, the kind of the final norm's weight, and static embedding_factor(const DecoderConfig&);
+/// - kMtpNames, if published folders have modules for multi-token prediction, which read and write count.
 template <class Family_>
 class DecoderArgs : public descriptor::ModelArgs {
  public:
@@ -102,6 +104,9 @@ class DecoderArgs : public descriptor::ModelArgs {
   int64_t num_labels() const override { return config_.num_labels; }
   int64_t vocab_size() const override { return config_.vocab_size; }
   bool has_experts() const override { return config_.moe.has_value(); }
+  void keep_mtp_modules(bool keep) override { config_.keeps_mtp_modules = keep && kMayPredictAhead; }
+  bool keeps_mtp_modules() const override { return config_.keeps_mtp_modules; }
+  int64_t num_mtp_modules() const override { return config_.mtp_modules(); }
   int64_t max_position_ids() const override { return config_.max_position_embeddings; }
   std::optional<int64_t> pad_token_id() const override { return config_.pad_token_id; }
   std::vector<int64_t> eos_token_ids() const override { return config_.eos_token_id; }
@@ -123,6 +128,9 @@ class DecoderArgs : public descriptor::ModelArgs {
         "{}num_experts_per_tok: models of type {} have no experts; remove this key",
         where,
         Family::kModelType);
+    if constexpr (kMayPredictAhead) {
+      check_mtp(Family::kMtpNames, config_, where);
+    }
     require(
         kLayersMayDiffer<LayerParameters> || config_.block_configs.empty(),
         "{}block_configs: models of type {} do not support layers that differ",
@@ -182,7 +190,8 @@ class DecoderArgs : public descriptor::ModelArgs {
     backbone.pipeline_num_virtual_layers_post = options.num_virtual_layers_post;
     if (config_.head == descriptor::Head::causal_lm) {
       return std::make_shared<CausalLM>(
-          typename CausalLM::Parameters{.model = backbone, .tie_word_embeddings = config_.tie_word_embeddings},
+          typename CausalLM::Parameters{
+              .model = backbone, .tie_word_embeddings = config_.tie_word_embeddings, .mtp = mtp_parameters()},
           options.stage,
           options.hidden_states_snapshot_mode,
           options.checkpointing);
@@ -208,7 +217,18 @@ class DecoderArgs : public descriptor::ModelArgs {
   }
 
   state::StateMap state_map(descriptor::ExpertLayout layout) const override {
-    return decoder_state_map(*build({}), parameters().vocabulary(), layout, config_.head);
+    const state::StateMap map = decoder_state_map(*build({}), parameters().vocabulary(), layout, config_.head);
+    if constexpr (kMayPredictAhead) {
+      return with_mtp_names(map, Family::kMtpNames, config_.num_hidden_layers);
+    }
+    return map;
+  }
+
+  state::StateMap stored_copies() const override {
+    if constexpr (kMayPredictAhead) {
+      return mtp_copies(Family::kMtpNames, config_);
+    }
+    return {};
   }
 
   Node to_hf_config(const std::string& dtype) const override {
@@ -246,6 +266,21 @@ class DecoderArgs : public descriptor::ModelArgs {
 
  private:
   using LayerParameters = decltype(layer_parameters_of<Family>(std::declval<const DecoderConfig&>()));
+  static constexpr bool kMayPredictAhead = requires { Family::kMtpNames; };
+
+  std::optional<MtpParameters<LayerParameters>> mtp_parameters() const {
+    if (config_.mtp_modules() == 0) {
+      return std::nullopt;
+    }
+    DecoderConfig of_layer = config_;
+    if (of_layer.linear_attention) {
+      of_layer.linear_attention->layers = {false};
+    }
+    return MtpParameters<LayerParameters>{
+        .modules = config_.mtp_modules(),
+        .layer = layer_parameters_of<Family>(of_layer),
+        .first_index = config_.num_hidden_layers};
+  }
 
   // One entry per layer, if layers differ.
   std::vector<LayerParameters> own_layers() const {

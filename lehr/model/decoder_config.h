@@ -57,6 +57,14 @@ struct DecoderConfig {
   /// In place of grouped-query attention in some layers.
   std::optional<LinearAttentionConfig> linear_attention = {};
 
+  /// Modules for multi-token prediction: those of the published folder, and whether the model keeps them.
+  int64_t num_nextn_predict_layers = 0;
+  bool keeps_mtp_modules = false;
+
+  /// The number of modules for multi-token prediction that the model has.
+  int64_t mtp_modules() const {
+    return keeps_mtp_modules && head == descriptor::Head::causal_lm ? num_nextn_predict_layers : 0;
+  }
   /// Rotated elements of a head.
   int64_t rotary_dim() const { return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor); }
   /// Width of a query head, and of a value head.

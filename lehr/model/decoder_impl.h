@@ -45,10 +45,7 @@ DecoderImpl<Layer, LayerParameters>::DecoderImpl(
     layers->insert(index, make_layer<Layer>(params.layer_at(index), index));
   }
   for (nn::MoELayerImpl* moe_layer : nn::moe_layers(*this)) {
-    if (!router_losses_) {
-      router_losses_ = std::make_shared<nn::RouterLosses>();
-    }
-    moe_layer->use_losses(router_losses_);
+    share_losses(*moe_layer);
   }
   if (stage.is_current_stage_last()) {
     norm = register_module("norm", nn::RMSNorm(hidden_size_, params.layer.rms_norm_eps, params.norm_weight));
@@ -81,14 +78,7 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
       "caches: expected one per layer of the stage ({}), found {}",
       num_local_layers(),
       inputs.caches != nullptr ? inputs.caches->size() : 0);
-  int64_t cached = 0;  // a layer without attention has no cache
-  for (size_t i = 0; inputs.caches != nullptr && i < inputs.caches->size(); ++i) {
-    cached = std::max(cached, inputs.caches->at(i).length());
-  }
-  const at::Tensor position_ids =
-      inputs.position_ids.defined()
-          ? inputs.position_ids
-          : default_position_ids(hidden_states.size(1) * sequence_parts_.count, cached, hidden_states.device());
+  const at::Tensor position_ids = position_ids_of(inputs, hidden_states);
   const nn::PositionEmbeddings of_full = rope_provider_(position_ids, hidden_states.scalar_type());
   const nn::PositionEmbeddings of_sliding =
       sliding_rope_provider_ ? (*sliding_rope_provider_)(position_ids, hidden_states.scalar_type()) : of_full;
@@ -125,6 +115,27 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
       .scores = {},
       .embeddings = {},
       .distilled = {.cosine_distance = distances.mean()}};
+}
+
+template <class Layer, class LayerParameters>
+at::Tensor DecoderImpl<Layer, LayerParameters>::position_ids_of(
+    const nn::ModelInputs& inputs, const at::Tensor& hidden_states) const {
+  if (inputs.position_ids.defined()) {
+    return inputs.position_ids;
+  }
+  int64_t cached = 0;  // a layer without attention has no cache
+  for (size_t i = 0; inputs.caches != nullptr && i < inputs.caches->size(); ++i) {
+    cached = std::max(cached, inputs.caches->at(i).length());
+  }
+  return default_position_ids(hidden_states.size(1) * sequence_parts_.count, cached, hidden_states.device());
+}
+
+template <class Layer, class LayerParameters>
+void DecoderImpl<Layer, LayerParameters>::share_losses(nn::MoELayerImpl& moe_layer) {
+  if (!router_losses_) {
+    router_losses_ = std::make_shared<nn::RouterLosses>();
+  }
+  moe_layer.use_losses(router_losses_);
 }
 
 template <class Layer, class LayerParameters>

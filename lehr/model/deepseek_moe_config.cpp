@@ -76,7 +76,6 @@ void write_deepseek_moe(const MoEConfig& moe, Node& config) {
   config.set("n_group", Node(moe.router.n_group));
   config.set("topk_group", Node(moe.router.topk_group));
   config.set("routed_scaling_factor", Node(moe.router.routed_scaling_factor));
-  config.set("num_nextn_predict_layers", Node(int64_t{0}));  // layers for multi-token prediction are not kept
 }
 
 void check_deepseek_moe(const MoEConfig& moe) {

@@ -3,6 +3,8 @@
 
 #include "lehr/base/error.h"
 #include "lehr/model/decoder.h"
+#include "lehr/model/multi_token_prediction.h"
+#include "lehr/nn/attention.h"
 #include "lehr/nn/head.h"
 
 namespace lehr::model {
@@ -13,6 +15,8 @@ struct ForCausalLMParameters {
   BackboneParameters model;
   /// The head uses the embeddings' weights. If they are on different stages, both hold them under one name.
   bool tie_word_embeddings = false;
+  /// Modules for multi-token prediction. They use the embeddings, too.
+  std::optional<MtpParameters<decltype(BackboneParameters::layer)>> mtp = {};
 };
 
 /// Parameters of a backbone with a classification head.
@@ -50,8 +54,8 @@ class WithHead : public nn::Model, public pipeline::ModuleSupportsPipelining {
   at::Tensor logits(const at::Tensor&) override { fail("logits: this model has no language-model head"); }
   at::ScalarType output_dtype() const override { return model->output_dtype(); }
   int64_t num_local_layers() const override { return model->num_local_layers(); }
-  at::Tensor moe_tokens_per_expert() override { return model->moe_tokens_per_expert(); }
-  void reset_moe_stats() override { model->reset_moe_stats(); }
+  at::Tensor moe_tokens_per_expert() override { return nn::moe_tokens_per_expert(*this); }
+  void reset_moe_stats() override { nn::reset_moe_stats(*this); }
   nn::RouterLosses* router_losses() override { return model->router_losses(); }
 
   TensorDict infer_stage_inputs_from_pipeline_inputs(const TensorDict& inputs, int64_t n_microbatches) const override {
@@ -80,6 +84,8 @@ template <class Backbone>
 class ForCausalLMImpl : public WithHead<Backbone> {
  public:
   using Parameters = ForCausalLMParameters<typename Backbone::Impl::Parameters>;
+  using MtpModules =
+      MtpModulesImpl<typename Backbone::Impl::LayerHolder, typename Backbone::Impl::ParametersOfLayer>;
 
   ForCausalLMImpl(
       const Parameters& params,
@@ -97,15 +103,24 @@ class ForCausalLMImpl : public WithHead<Backbone> {
       if (params.tie_word_embeddings) {
         lm_head->tie_to(*embeddings(params.model));
       }
+      if (params.mtp) {
+        embeddings(params.model);
+        mtp = this->register_module("mtp", std::make_shared<MtpModules>(*params.mtp, params.model.norm_weight));
+        for (nn::MoELayerImpl* moe_layer : nn::moe_layers(*mtp)) {
+          this->model->share_losses(*moe_layer);
+        }
+      }
     }
   }
 
   /// Returns the backbone's outputs and, on the last stage if labels are given, 'logps': the NLL per token. With the
-  /// results of a teacher also `distilled`.
+  /// results of a teacher also `distilled`; with future_ids, and modules that use them, also `future_nll`.
   nn::ModelOutputs forward(const nn::ModelInputs& inputs) override {
     nn::ModelOutputs outputs = this->model->forward(inputs);
     if (lm_head && inputs.labels.defined() && inputs.distillation) {
       distil(inputs, outputs);
+    } else if (mtp && inputs.labels.defined() && inputs.future_ids.defined()) {
+      predict_ahead(inputs, outputs);
     } else if (lm_head && inputs.labels.defined()) {
       outputs.nll() = lm_head(outputs.hidden_states, inputs.labels);
     }
@@ -122,10 +137,29 @@ class ForCausalLMImpl : public WithHead<Backbone> {
     return lm_head->whole_weight();
   }
 
+  int64_t num_mtp_modules() const override { return mtp ? static_cast<int64_t>(mtp->size()) : 0; }
+
   nn::SplitLanguageModellingHead lm_head{nullptr};  // last stage only
-  nn::SplitTokenEmbeddings tied_table{nullptr};     // the head's table if the embeddings are on another stage
+  nn::SplitTokenEmbeddings table_copy{nullptr};     // if the embeddings are on another stage, and a tied head or
+                                                    // multi-token prediction needs them here
+  std::shared_ptr<MtpModules> mtp;                  // last stage only; null without multi-token prediction
 
  private:
+  // Embeddings and head are called once for all depths: with FSDP, each call unshards the weights.
+  void predict_ahead(const nn::ModelInputs& inputs, nn::ModelOutputs& outputs) {
+    const nn::SplitTokenEmbeddings& table = table_copy ? table_copy : this->model->embed_tokens;
+    const at::Tensor embeddings = scaled_embeddings(table(inputs.future_ids), this->model->embedding_factor());
+    const at::Tensor depths = mtp->forward(  // (B, T, 1 + D, H)
+        outputs.hidden_states,
+        embeddings,
+        this->model->position_embeddings(inputs, outputs.hidden_states),
+        nn::with_cumulative_lengths(inputs.attention_mask, outputs.hidden_states.size(0)),
+        this->model->checkpointing());
+    const at::Tensor nll = lm_head(depths, at::cat({inputs.labels.unsqueeze(2), inputs.future_labels}, 2));
+    outputs.nll() = nll.select(2, 0);
+    outputs.future_nll = nll.narrow(2, 1, num_mtp_modules()).mean(2);
+  }
+
   void distil(const nn::ModelInputs& inputs, nn::ModelOutputs& outputs) {
     ops::LinearKl values;
     nn::Distilled& distilled = outputs.distilled;
@@ -144,11 +178,13 @@ class ForCausalLMImpl : public WithHead<Backbone> {
     if (this->model->embed_tokens) {
       return this->model->embed_tokens;
     }
-    tied_table = this->model->register_module(
-        "embed_tokens",
-        nn::SplitTokenEmbeddings(
-            params.vocabulary(), params.layer.hidden_size, nn::Init::normal(params.layer.initializer_range)));
-    return tied_table;
+    if (!table_copy) {
+      table_copy = this->model->register_module(
+          "embed_tokens",
+          nn::SplitTokenEmbeddings(
+              params.vocabulary(), params.layer.hidden_size, nn::Init::normal(params.layer.initializer_range)));
+    }
+    return table_copy;
   }
 
  protected:

@@ -61,6 +61,27 @@ void tensor_parallel_decoder(mesh::DistributedContext& context, Backbone& model)
   shard::require_tensor_layouts(model, context, left);
 }
 
+/// Applies tensor, expert and context parallelism to a module for multi-token prediction, like to a layer of the model.
+template <class Module>
+void lay_out_mtp_module(mesh::DistributedContext& context, Module& module, const shard::ParallelizeOptions& options) {
+  name_layer(module.layer_index(), [&] {
+    for (nn::Module* one : {static_cast<nn::Module*>(module.enorm.get()), static_cast<nn::Module*>(module.hnorm.get()),
+                            static_cast<nn::Module*>(module.eh_proj.get()), static_cast<nn::Module*>(module.norm.get())}) {
+      shard::on_parts(*one, context);
+    }
+    tensor_parallel_layer(*module.layer, context);
+    std::vector<const nn::Module*> left;
+    for (nn::MoELayerImpl* moe_layer : nn::moe_layers(*module.layer)) {
+      left.push_back(moe_layer);
+    }
+    shard::require_tensor_layouts(module, context, left);
+    for (nn::MoELayerImpl* moe_layer : nn::moe_layers(*module.layer)) {
+      shard::parallelize_experts(context, *moe_layer);
+    }
+  });
+  shard::parallelize_context(context, module, options.context_method);
+}
+
 /// Throws a usage error if the backbone was built for another stage.
 template <class Backbone>
 void require_stage(const Backbone& model, const PipelineStageInfo& stage) {
@@ -135,29 +156,39 @@ shard::FullySharded parallelize_decoder_model(
   return shard::fully_shard(context, model, decoder_units(model), options.fully_shard);
 }
 
-/// Applies the backbone's styles, and those of the head on the last stage: its vocabulary is split over tp. The head is
-/// unsharded together with the final norm, or with the embeddings if it is tied to them.
+/// Applies the backbone's styles, and those of the head and of multi-token prediction on the last stage. The head's
+/// vocabulary is split over tp. The head is unsharded together with the final norm, or with the embeddings if it is tied
+/// to them; a copy of the embeddings too, unless only multi-token prediction reads it.
 template <class Backbone>
 shard::FullySharded parallelize_decoder_for_causal_lm(
     mesh::DistributedContext& context,
     ForCausalLMImpl<Backbone>& model,
     const PipelineStageInfo& stage,
     const shard::ParallelizeOptions& options) {
-  if (model.tied_table) {
-    shard::vocab_parallel(*model.tied_table, context);
+  if (model.table_copy) {
+    shard::vocab_parallel(*model.table_copy, context);
   }
   lay_out_decoder(context, *model.model, stage, options);
   if (!model.lm_head) {
     return shard::fully_shard(context, model, decoder_units(*model.model), options.fully_shard);
   }
   shard::vocab_parallel(*model.lm_head, context);
-  const bool with_embeddings = model.model->embed_tokens && model.lm_head->segments.front()->tied() != nullptr;
+  const bool tied = model.lm_head->segments.front()->tied() != nullptr;
+  const bool with_embeddings = model.model->embed_tokens && tied;
   auto units = decoder_units(*model.model, with_embeddings ? model.lm_head.ptr() : nullptr);
   if (!with_embeddings) {
     units.back().modules.push_back(model.lm_head.ptr());
   }
-  if (model.tied_table) {
-    units.back().read.push_back(model.tied_table.ptr());
+  if (model.table_copy && !tied) {
+    units.push_back({.name = "embed_tokens", .modules = {model.table_copy.ptr()}});
+  } else if (model.table_copy) {
+    auto& list = model.mtp ? units.back().modules : units.back().read;
+    list.push_back(model.table_copy.ptr());
+  }
+  for (int64_t i = 0; i < model.num_mtp_modules(); ++i) {
+    auto& module = model.mtp->at(i);
+    lay_out_mtp_module(context, *module, options);
+    units.push_back({.name = "mtp." + std::to_string(i), .modules = {module.ptr()}});
   }
   return shard::fully_shard(context, model, units, options.fully_shard);
 }

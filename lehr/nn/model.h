@@ -26,6 +26,8 @@ struct ModelInputs {
   at::Tensor hidden_states_snapshot;  ///< (l, B, H); collected by the previous stages.
   at::Tensor hidden_states_agg_mask;  ///< (B, T); the tokens that snapshots average over.
   at::Tensor labels;                  ///< (B, T) int64, already shifted, -100 ignored; for the causal-LM head.
+  at::Tensor future_ids;              ///< (B, T, D) int64; the input_ids 1, ..., D positions later, for num_mtp_modules().
+  at::Tensor future_labels;           ///< (B, T, D) int64; the labels there, -100 ignored. With future_ids.
   at::Tensor pooling_mask;            ///< (B, T); the tokens that a classification or embedding head uses.
   ops::AttentionMask attention_mask;  ///< Padding and document borders; attention is always causal.
   KeyValueCaches* caches = nullptr;   ///< One cache per local layer; generation only.
@@ -43,6 +45,8 @@ struct ModelOutputs {
   at::Tensor scores;                  ///< (N, num_labels), or (B, T, num_labels) if not pooled; float32 or float64.
   at::Tensor embeddings;              ///< (N, E), or (B, T, E) if not pooled; float32 or float64.
   Distilled distilled = {};           ///< If the inputs have distillation; nll() then has no gradient.
+  at::Tensor future_nll = {};         ///< (B, T); if the inputs have future_ids: the mean over D of the NLL of the
+                                      ///< future labels, 0 where one is ignored. Float32 or float64.
 
   /// (B, T) negative log-likelihood of the labels per token, float32 or float64; 0 where there is no label.
   const at::Tensor& nll() const { return logps; }
@@ -77,6 +81,8 @@ class Model : public Module {
   /// Tokens per expert since the last reset, (MoE layers, E) int64; undefined without experts.
   virtual at::Tensor moe_tokens_per_expert() { return {}; }
   virtual void reset_moe_stats() {}
+  /// Number of modules for multi-token prediction, D, of this stage, which need future_ids in training; 0 without.
+  virtual int64_t num_mtp_modules() const { return 0; }
   /// The losses of all routers; null without experts.
   virtual RouterLosses* router_losses() { return nullptr; }
   /// Selects the dropout masks of the next forward, whose sequences begin at index `first_row` of the step's batch:

@@ -8,6 +8,7 @@
 #include "lehr/nn/moe.h"
 #include "lehr/peft/inject.h"
 #include "lehr/train/build_stage.h"
+#include "lehr/train/future_tokens.h"
 
 namespace lehr::plan {
 
@@ -123,7 +124,8 @@ void StageRun::allocate(at::Device device) {
 }
 
 void StageRun::make_batch(at::Device device) {
-  batch_ = ranks_.positions_of(synthetic_batch(config_, train::microbatch_rows(config_), vocab_size_, device));
+  batch_ = ranks_.positions_of(train::with_future_tokens(
+      synthetic_batch(config_, train::microbatch_rows(config_), vocab_size_, device), model_->num_mtp_modules()));
 }
 
 int64_t StageRun::boundary_bytes() const {

@@ -1,5 +1,7 @@
 #include "lehr/pretrained/convert.h"
 
+#include <algorithm>
+
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/config/json.h"
@@ -43,7 +45,8 @@ bool is_floating(state::DType dtype) {
 }  // namespace
 
 ConvertReport convert_checkpoint(const ConvertOptions& options, const descriptor::ModelFamilies& families) {
-  const ModelParts parts(options.model, options.replacements, families);
+  const bool whole = options.replacements.empty() && !options.subblocks;
+  const ModelParts parts(options.model, options.replacements, families, /*keep_mtp_modules=*/whole);
   const descriptor::ModelArgs& args = parts.args();
   if (!options.dtype) {
     parts.require_own_types();
@@ -58,7 +61,12 @@ ConvertReport convert_checkpoint(const ConvertOptions& options, const descriptor
     }
   }
   const auto layout = options.layout.value_or(parts.layout());
-  const state::BoundMap map(state::sequential({parts.map(), args.state_map(layout).inverse()}), stored);
+  const state::BoundMap map(state::sequential({parts.map(), written_map(args, layout).inverse()}), stored);
+  const auto written = map.map().output_names();
+  auto left_out = parts.left_out();
+  std::erase_if(left_out, [&](const std::string& name) {  // a copy, which is written anew
+    return std::find(written.begin(), written.end(), name) != written.end();
+  });
   return {
       write_model_folder(
           {.model = options.model,
@@ -71,7 +79,7 @@ ConvertReport convert_checkpoint(const ConvertOptions& options, const descriptor
           map,
           parts,
           families),
-      parts.left_out()};
+      std::move(left_out)};
 }
 
 }  // namespace lehr::pretrained

@@ -25,13 +25,16 @@ struct Opened {
   std::vector<std::string> left_out;
 };
 
-Opened open_model(const fs::path& folder, const descriptor::ModelFamilies& families) {
+Opened open_model(const fs::path& folder, const descriptor::ModelFamilies& families, bool keep_mtp_modules = false) {
   Opened opened{
       .args = families.from_hf_folder(folder),
       .reader = std::make_shared<const state::WeightReader>(folder),
       .map = {},
       .groups = {},
       .left_out = {}};
+  if (keep_mtp_modules) {
+    keep_stored_mtp_modules(*opened.args, *opened.reader);
+  }
   opened.map = checkpoint_map(*opened.args, *opened.reader);
   const auto model = opened.args->build({});
   opened.left_out =
@@ -92,8 +95,11 @@ std::string prefix_of(const Replacement& replacement, bool again) {
 }  // namespace
 
 ModelParts::ModelParts(
-    const fs::path& folder, const std::vector<Replacement>& replacements, const descriptor::ModelFamilies& families) {
-  Opened own = open_model(folder, families);
+    const fs::path& folder,
+    const std::vector<Replacement>& replacements,
+    const descriptor::ModelFamilies& families,
+    bool keep_mtp_modules) {
+  Opened own = open_model(folder, families, keep_mtp_modules);
   map_ = own.map;
   if (!replacements.empty()) {
     const descriptor::ModelDescriptor& descriptor = families.descriptor_of_hf_folder(folder);

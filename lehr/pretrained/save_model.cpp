@@ -17,7 +17,7 @@ void save_model(const nn::Model& model, const descriptor::ModelArgs& args, const
     output = output.parent_path();  // "folder/" is "folder"
   }
   require(!fs::exists(output), "{}: exists already; name a new folder", options.output.string());
-  const state::StateMap map = args.state_map(descriptor::ExpertLayout::per_expert);
+  const state::StateMap map = written_map(args, descriptor::ExpertLayout::per_expert);
   const auto state = stored_state(model, map);  // keeps its dtype
   auto tensors = stored_tensors(model, map);
   for (auto& [name, tensor] : tensors) {

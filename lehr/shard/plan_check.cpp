@@ -210,6 +210,10 @@ nn::ModelInputs typed_inputs(TypeChecker& checker, const nn::Model& model, const
     inputs.input_ids = token_input(checker, {sizes.rows, tokens}, at::kLong);
   }
   inputs.labels = token_input(checker, {sizes.rows, tokens}, at::kLong);
+  if (const int64_t depths = model.num_mtp_modules(); depths > 0) {
+    inputs.future_ids = token_input(checker, {sizes.rows, tokens, depths}, at::kLong);
+    inputs.future_labels = token_input(checker, {sizes.rows, tokens, depths}, at::kLong);
+  }
   inputs.position_ids = token_input(checker, {1, tokens}, at::kLong, /*rows=*/0);
   inputs.hidden_states_agg_mask = token_input(checker, {sizes.rows, tokens}, at::kLong);
   inputs.attention_mask.document_ids = token_input(checker, {sizes.rows, tokens}, at::kLong);
@@ -248,7 +252,10 @@ void check_losses(const TypeChecker& checker, const char* name, const at::Tensor
 
 void check_outputs(const TypeChecker& checker, const nn::ModelOutputs& outputs) {
   const std::pair<const char*, at::Tensor> losses[] = {
-      {"logps", outputs.logps}, {"scores", outputs.scores}, {"embeddings", outputs.embeddings}};
+      {"logps", outputs.logps},
+      {"future_nll", outputs.future_nll},
+      {"scores", outputs.scores},
+      {"embeddings", outputs.embeddings}};
   bool any = false;
   for (const auto& [name, output] : losses) {
     if (output.defined()) {

@@ -44,6 +44,15 @@ void choose_special_tokens(const TrainConfig& config, const data::Tokenizer& tok
   args.set_special_tokens(tokenizer.bos_id(), tokenizer.eos_id(), pad);
 }
 
+// Said here because a family would only find that the key has no effect.
+void require_mtp_is_trained(const TrainConfig& config) {
+  const Node* modules = config.model.args.config_keys.find("num_nextn_predict_layers");
+  require(
+      config.training.mtp_loss_coef > 0 || modules == nullptr || (modules->is_int() && modules->as_int() == 0),
+      "model.args.num_nextn_predict_layers: modules for multi-token prediction are left out unless they are trained; set "
+      "training.mtp_loss_coef above 0 (such as 0.1), or remove this key");
+}
+
 // The router losses are computed over all MoE layers together.
 void require_like_moe_layers(const descriptor::ModelArgs& args) {
   const auto blocks = args.block_configs();
@@ -78,8 +87,10 @@ std::unique_ptr<descriptor::ModelArgs> build_model_args(
   const ModelConfig& model = config.model;
   auto args =
       model.hf_assets_path.empty() ? family.from_flavor(model.flavor) : family.from_hf_folder(model.hf_assets_path);
+  args->keep_mtp_modules(config.training.mtp_loss_coef > 0);
   args->apply(model.args);
   if (model.args.config_keys.size() > 0) {
+    require_mtp_is_trained(config);
     args = family.with_config_keys(*args, model.args.config_keys, "model.args");
     args->apply(model.args);  // again, since config.json has no segments of the vocabulary
   }
@@ -97,6 +108,11 @@ std::unique_ptr<descriptor::ModelArgs> build_model_args(
       "training.seq_len: {} tokens do not fit into the model's {} positions (model.args.max_position_embeddings)",
       config.training.seq_len,
       args->max_position_ids());
+  require(
+      config.training.mtp_loss_coef == 0 || args->num_mtp_modules() > 0,
+      "training.mtp_loss_coef: the model has no modules for multi-token prediction: {}; set it to 0",
+      args->keeps_mtp_modules() ? "num_nextn_predict_layers of its config.json, or of model.args, is 0"
+                                : "families that have them are deepseek_v3, glm4_moe and qwen3_next");
   const bool balances = config.training.router_aux_loss_coef > 0 || config.training.router_z_loss_coef > 0;
   require(
       !balances || args->has_experts(),
@@ -130,7 +146,7 @@ std::unique_ptr<TrainTask> build_task(const TrainConfig& config) {
     return std::make_unique<EmbeddingTask>(EmbeddingTask::Options{
         .num_texts = config.data.rows_per_example(), .temperature = config.training.contrastive_temperature});
   }
-  return std::make_unique<CausalLMTask>();
+  return std::make_unique<CausalLMTask>(config.training.mtp_loss_coef);
 }
 
 LearningRateFactor build_lr_schedule(const TrainConfig& config) {

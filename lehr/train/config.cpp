@@ -95,6 +95,12 @@ void TrainingConfig::fields(FieldVisitor& v) {
       "MoE: weight of the router z-loss, which keeps the router's logits small. 0: no such loss.",
       at_least(0));
   v.optional(
+      "mtp_loss_coef",
+      mtp_loss_coef,
+      "Multi-token prediction: weight of the modules' mean loss, such as 0.1 (Megatron's mtp_loss_scaling_factor). 0: the "
+      "modules of a folder are left out.",
+      at_least(0));
+  v.optional(
       "load_balance_coeff",
       load_balance_coeff,
       "MoE with model.args.expert_bias: change of an expert's bias per step, toward an even load.",

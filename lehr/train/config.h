@@ -56,6 +56,7 @@ struct TrainingConfig {
   double router_aux_loss_coef = 0;
   double load_balance_coeff = 1e-3;
   double router_z_loss_coef = 0;
+  double mtp_loss_coef = 0;
   optim::NonFinitePolicy non_finite = optim::NonFinitePolicy::stop;
   std::string device = "auto";
   bool cuda_graphs = false;

@@ -44,6 +44,24 @@ void check_pairs(const TrainConfig& config, Problems& problems) {
     }
   }
 }
+
+void check_mtp(const TrainConfig& config, Problems& problems) {
+  if (config.training.mtp_loss_coef == 0) {
+    return;
+  }
+  const char* key = "training.mtp_loss_coef";
+  if (head_of(config.training.task) != descriptor::Head::causal_lm) {
+    constexpr auto kText = "modules for multi-token prediction score tokens by a language model's head, but {}; set it to 0";
+    problems.add(key, fmt::format(kText, fmt::format("training.task is \"{}\"", name_of(config.training.task))));
+  }
+  if (config.distillation.teacher) {
+    problems.add(key, "a teacher has no results for modules for multi-token prediction; set it or distillation.teacher back");
+  }
+  if (config.peft.has_adapters()) {
+    problems.add(
+        key, "peft's format has no names for adapters of modules for multi-token prediction; set it or peft.method back");
+  }
+}
 }  // namespace
 
 void TrainConfig::check_task(Problems& problems) const {
@@ -55,6 +73,7 @@ void TrainConfig::check_task(Problems& problems) const {
       problems.add("data.datasets." + std::to_string(i) + ".kind", "conversations need training.task = \"sft\"");
     }
   }
+  check_mtp(*this, problems);
   if (sample.prompt && reads_whole_texts(training.task)) {
     problems.add(
         "sample.prompt",

@@ -33,9 +33,10 @@ state::WeightReader open_weights(const fs::path& folder) {
   }
 }
 
-pretrained::LoadRules rules_of(const TrainConfig& config, const descriptor::ModelArgs& args) {
+pretrained::LoadRules rules_of(
+    const TrainConfig& config, const descriptor::ModelArgs& args, const state::WeightReader& reader) {
   pretrained::LoadRules rules{
-      .may_lack = {},
+      .may_lack = pretrained::lacked_mtp_modules(pretrained::checkpoint_map(args, reader), reader),
       .may_have = pretrained::heads_beside(args),
       .exclude = config.checkpoint.excluded_weights(),
       .strict = config.checkpoint.initial_load_strict};
@@ -88,7 +89,7 @@ InitialLoad::InitialLoad(const TrainConfig& config, const descriptor::ModelArgs&
       args_(args),
       folder_(require_model(value_of(config.checkpoint.initial_load_path, "checkpoint.initial_load_path"))),
       reader_(open_weights(folder_)),
-      rules_(rules_of(config, args)) {
+      rules_(rules_of(config, args, reader_)) {
   if (!config.checkpoint.initial_load_model_only) {
     then_ = read_state(folder_);
   }

@@ -14,6 +14,7 @@
 #include "lehr/ops/attention/attention_sequences.h"
 #include "lehr/shard/context_parallel.h"
 #include "lehr/state/coordinator.h"
+#include "lehr/train/future_tokens.h"
 
 namespace lehr::train {
 
@@ -42,7 +43,7 @@ Batch with_positions(Batch rows) {
 
 // Returns the padding value of a tensor of a batch. Zeros are padding in masks and token ids.
 int64_t padding_of(const std::string& name) {
-  return name == "labels" ? nn::kIgnoreIndex : name == "document_ids" ? data::kNoDocument : 0;
+  return is_labels(name) ? nn::kIgnoreIndex : name == "document_ids" ? data::kNoDocument : 0;
 }
 
 // Sums numbers of the host in place.

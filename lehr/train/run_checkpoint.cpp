@@ -108,7 +108,7 @@ RunCheckpoints::RunCheckpoints(
       map_(
           config.peft.has_adapters() ? peft::to_map(peft::adapter_stored_names(
                                            by_names_, base_names_, peft::tuned_tensors(by_names_, base_names_)))
-                                     : args.state_map(descriptor::ExpertLayout::per_expert)),
+                                     : pretrained::written_map(args, descriptor::ExpertLayout::per_expert)),
       mesh_(mesh),
       coordinator_(make_coordinator(mesh, "checkpoints")),
       store_(std::make_unique<state::CheckpointStore>(checkpoint_root(config))),

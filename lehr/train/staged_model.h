@@ -37,6 +37,8 @@ class StagedModel : public nn::Model {
   int64_t num_local_layers() const override;
   at::Tensor moe_tokens_per_expert() override;
   void reset_moe_stats() override;
+  /// Those of the last stage, if this rank has it.
+  int64_t num_mtp_modules() const override { return stages_.back().model->num_mtp_modules(); }
 
  private:
   class Runner;

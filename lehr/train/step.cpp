@@ -13,6 +13,7 @@
 #include "lehr/nn/moe.h"
 #include "lehr/shard/expert_parallel.h"
 #include "lehr/shard/gradient_norm.h"
+#include "lehr/train/future_tokens.h"
 #include "lehr/train/loss_spikes.h"
 #include "lehr/train/non_finite.h"
 #include "lehr/train/pipeline.h"
@@ -100,7 +101,7 @@ StageStep TrainStep::stage_step(const Batch& batch, int64_t first_row, int64_t s
     const Batch part = rows_of(batch, first, std::min(options_.local_batch_size, rows - first));
     const int64_t own = balances() ? task_.count_valid(part) : valid;  // only router losses need it
     all.microbatches.push_back(
-        {.batch = to_device(ranks_.positions_of(part), device_),
+        {.batch = to_device(ranks_.positions_of(with_future_tokens(part, model_.num_mtp_modules())), device_),
          .first_row = task_.couples_sequences() ? first * rank.global + rank.first * options_.local_batch_size
                                                 : first_row + first,
          .share = static_cast<double>(own) / static_cast<double>(valid)});

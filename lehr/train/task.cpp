@@ -3,6 +3,7 @@
 #include "lehr/base/error.h"
 #include "lehr/memory/side_stream.h"
 #include "lehr/nn/head.h"
+#include "lehr/train/future_tokens.h"
 
 namespace lehr::train {
 
@@ -46,6 +47,7 @@ nn::ModelInputs CausalLMTask::build_forward_inputs(const Batch& batch) const {
     inputs.attention_mask.document_ids = documents->second;
     inputs.attention_mask.sequence_ends = sequence_ends_of(batch);
   }
+  add_future_tokens(batch, inputs);
   return inputs;
 }
 
@@ -55,7 +57,20 @@ int64_t CausalLMTask::count_valid(const Batch& batch) const {
 
 at::Tensor CausalLMTask::compute_loss(const nn::ModelOutputs& outputs, const Batch& /*batch*/) const {
   require(outputs.nll().defined(), "causal_lm: the model returned no 'logps'; it needs a language-modelling head");
-  return outputs.nll().sum();
+  const at::Tensor sum = outputs.nll().sum();
+  if (!outputs.future_nll.defined()) {
+    return sum;
+  }
+  const at::Tensor ahead = mtp_loss_coef_ * outputs.future_nll.sum();
+  return sum + (ahead - ahead.detach());  // not finite if `ahead` is not
+}
+
+std::map<std::string, at::Tensor> CausalLMTask::compute_metrics(
+    const nn::ModelOutputs& outputs, const Batch& /*batch*/) const {
+  if (!outputs.future_nll.defined()) {
+    return {};
+  }
+  return {{"mtp_loss", outputs.future_nll.sum()}};
 }
 
 nn::ModelInputs ClassificationTask::build_forward_inputs(const Batch& batch) const {

@@ -55,12 +55,20 @@ class TrainTask {
 };
 
 /// Next-token prediction over packed text. Batches have input_ids, labels, position_ids and document_ids, (B, T) each,
-/// and maybe sequence_ends (ops::AttentionMask).
+/// and maybe sequence_ends (ops::AttentionMask). With multi-token prediction they also have the tokens of
+/// with_future_tokens (train/future_tokens.h): the loss then has the gradient of `mtp_loss_coef` times the mean loss of
+/// the model's modules as well, but the value of the main model's loss alone; 'mtp_loss' reports the other.
 class CausalLMTask : public TrainTask {
  public:
+  explicit CausalLMTask(double mtp_loss_coef = 0) : mtp_loss_coef_(mtp_loss_coef) {}
+
   nn::ModelInputs build_forward_inputs(const Batch& batch) const override;
   int64_t count_valid(const Batch& batch) const override;
   at::Tensor compute_loss(const nn::ModelOutputs& outputs, const Batch& batch) const override;
+  std::map<std::string, at::Tensor> compute_metrics(const nn::ModelOutputs& outputs, const Batch& batch) const override;
+
+ private:
+  double mtp_loss_coef_;
 };
 
 /// One label per sequence; reports 'accuracy'. Batches have input_ids, attention_mask, pooling_mask (B, T), labels (B),

@@ -28,6 +28,7 @@ std::optional<double> scale_of(const DecoderConfig& config, const LatentAttentio
 struct Family {
   static constexpr const char* kModelType = "deepseek_v3";
   static constexpr const char* kArchitecture = "DeepseekV3";
+  static constexpr MtpNames kMtpNames = MtpNames::following_layers;
   using Layer = DeepseekV3Layer;
   static constexpr descriptor::DecoderForm kForm{};
   static constexpr int64_t kBosToken = 0, kEosToken = 1;
@@ -84,10 +85,12 @@ struct Family {
     shape.head_dim = shape.latent_attention->qk_rope_head_dim;
     shape.moe = read_deepseek_moe(
         config, {.n_group = 8, .topk_group = 4, .first_k_dense_replace = 3, .routed_scaling_factor = 2.5});
+    shape.num_nextn_predict_layers = read_mtp_modules(config);
   }
 
   static void write(const DecoderConfig& shape, Node& node) {
     write_deepseek_moe(value_of(shape.moe, "experts"), node);
+    node.set("num_nextn_predict_layers", Node(shape.mtp_modules()));
     value_of(shape.latent_attention, "latent attention").to_hf(node);
   }
 };
@@ -127,7 +130,8 @@ DecoderConfig published() {
           .kv_lora_rank = 512,
           .qk_nope_head_dim = 128,
           .qk_rope_head_dim = 64,
-          .v_head_dim = 128}};
+          .v_head_dim = 128},
+      .num_nextn_predict_layers = 1};
 }
 
 DecoderConfig debug_model() {

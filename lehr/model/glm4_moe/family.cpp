@@ -14,6 +14,7 @@ namespace {
 struct Family {
   static constexpr const char* kModelType = "glm4_moe";
   static constexpr const char* kArchitecture = "Glm4Moe";
+  static constexpr MtpNames kMtpNames = MtpNames::following_layers;
   using Layer = Glm4MoELayer;
   static constexpr descriptor::DecoderForm kForm{};
   static constexpr std::array kRequiredKeys{
@@ -34,6 +35,7 @@ struct Family {
   static void read(const Node& config, DecoderConfig& shape) {
     shape.moe = read_deepseek_moe(
         config, {.n_group = 1, .topk_group = 1, .first_k_dense_replace = 1, .routed_scaling_factor = 1});
+    shape.num_nextn_predict_layers = read_mtp_modules(config);
     shape.qkv_bias = bool_or(config, "attention_bias", false);
     shape.qk_norm = bool_or(config, "use_qk_norm", false);
     shape.partial_rotary_factor = double_or(config, "partial_rotary_factor", 0.5);
@@ -47,6 +49,7 @@ struct Family {
 
   static void write(const DecoderConfig& shape, Node& node) {
     write_deepseek_moe(value_of(shape.moe, "experts"), node);
+    node.set("num_nextn_predict_layers", Node(shape.mtp_modules()));
     node.set("attention_bias", Node(shape.qkv_bias));
     node.set("use_qk_norm", Node(shape.qk_norm));
     node.set("partial_rotary_factor", Node(shape.partial_rotary_factor));
@@ -84,7 +87,8 @@ DecoderConfig published(const Size& size) {
       .moe = moe,
       .qkv_bias = true,
       .partial_rotary_factor = 0.5,
-      .qk_norm = size.qk_norm};
+      .qk_norm = size.qk_norm,
+      .num_nextn_predict_layers = 1};
 }
 
 DecoderConfig debug_model() {

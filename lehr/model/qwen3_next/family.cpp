@@ -16,6 +16,7 @@ namespace {
 struct Family {
   static constexpr const char* kModelType = "qwen3_next";
   static constexpr const char* kArchitecture = "Qwen3Next";
+  static constexpr MtpNames kMtpNames = MtpNames::own_module;
   using Layer = Qwen3NextLayer;
   static constexpr descriptor::DecoderForm kForm{.qk_norm = true, .output_gate = true, .shared_expert_gate = true};
   static constexpr nn::NormWeight kNormWeight = nn::NormWeight::zero_centered;
@@ -50,6 +51,7 @@ struct Family {
     moe.shared_expert_intermediate_size = config.at("shared_expert_intermediate_size").as_int();
     require_size(config.origin() + ": ", "shared_expert_intermediate_size", moe.shared_expert_intermediate_size);
     shape.moe = std::move(moe);
+    shape.num_nextn_predict_layers = read_mtp_modules(config);
     shape.partial_rotary_factor = double_or(config, "partial_rotary_factor", 0.25);
     if (const Node* rope = config.find("rope_parameters"); rope != nullptr && !rope->is_null()) {
       shape.partial_rotary_factor = double_or(*rope, "partial_rotary_factor", shape.partial_rotary_factor);
@@ -60,6 +62,9 @@ struct Family {
     value_of(shape.linear_attention, "linear attention").to_hf(node, shape.num_hidden_layers);
     node.set("shared_expert_intermediate_size", Node(value_of(shape.moe, "experts").shared_expert_intermediate_size));
     node.set("partial_rotary_factor", Node(shape.partial_rotary_factor));
+    if (shape.mtp_modules() > 0) {  // a key that published folders lack
+      node.set("num_nextn_predict_layers", Node(shape.mtp_modules()));
+    }
   }
 };
 
@@ -83,7 +88,8 @@ DecoderConfig published() {
               .moe_intermediate_size = 512,
               .shared_expert_intermediate_size = 512},
       .partial_rotary_factor = 0.25,
-      .linear_attention = LinearAttentionConfig{}};
+      .linear_attention = LinearAttentionConfig{},
+      .num_nextn_predict_layers = 1};
 }
 
 DecoderConfig debug_model() {
