@@ -109,8 +109,8 @@ class ModelArgs {
   virtual int64_t max_position_ids() const = 0;
   /// True if some of its layers have experts.
   virtual bool has_experts() const { return false; }
-  /// Whether the model keeps the modules for multi-token prediction that its config.json counts: whether they are built,
-  /// counted, loaded and stored. By default they are left out. Families without such modules ignore it.
+  /// Whether the model keeps the modules for multi-token prediction that its config.json counts: whether they are
+  /// built, counted, loaded and stored. By default they are left out. Families without such modules ignore it.
   virtual void keep_mtp_modules(bool /*keep*/) {}
   virtual bool keeps_mtp_modules() const { return false; }
   /// Number of modules for multi-token prediction that build() makes: 0 unless they are kept.
@@ -148,8 +148,8 @@ class ModelArgs {
   /// Returns the map from a checkpoint's tensors, under Hugging Face's names, to the parameters of the whole model, in
   /// the model's order; its inverse is the export. Families without experts ignore the layout.
   virtual state::StateMap state_map(ExpertLayout layout) const = 0;
-  /// Returns the map from a checkpoint's tensors to those of state_map, of which some are copies: a checkpoint is written
-  /// with them, and read without. Empty (the default) if there are none.
+  /// Returns the map from a checkpoint's tensors to those of state_map, of which some are copies: a checkpoint is
+  /// written with them, and read without. Empty (the default) if there are none.
   virtual state::StateMap stored_copies() const { return {}; }
   /// Returns the content of config.json; `dtype` is torch's name of the weights' dtype.
   virtual Node to_hf_config(const std::string& dtype) const = 0;

@@ -128,9 +128,7 @@ class DecoderArgs : public descriptor::ModelArgs {
         "{}num_experts_per_tok: models of type {} have no experts; remove this key",
         where,
         Family::kModelType);
-    if constexpr (kMayPredictAhead) {
-      check_mtp(Family::kMtpNames, config_, where);
-    }
+    check_mtp(config_, where);
     require(
         kLayersMayDiffer<LayerParameters> || config_.block_configs.empty(),
         "{}block_configs: models of type {} do not support layers that differ",

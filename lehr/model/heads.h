@@ -84,8 +84,7 @@ template <class Backbone>
 class ForCausalLMImpl : public WithHead<Backbone> {
  public:
   using Parameters = ForCausalLMParameters<typename Backbone::Impl::Parameters>;
-  using MtpModules =
-      MtpModulesImpl<typename Backbone::Impl::LayerHolder, typename Backbone::Impl::ParametersOfLayer>;
+  using MtpModules = MtpModulesImpl<typename Backbone::Impl::LayerHolder, typename Backbone::Impl::ParametersOfLayer>;
 
   ForCausalLMImpl(
       const Parameters& params,

@@ -58,21 +58,22 @@ state::StateMap mtp_copies(MtpNames names, const DecoderConfig& config) {
                                     : state::parallel({of_tables, state::tie(heads.front(), heads).inverse()});
 }
 
-int64_t read_mtp_modules(const Node& config) {
-  return int_or(config, "num_nextn_predict_layers", 1);
-}
-
-void check_mtp(MtpNames names, const DecoderConfig& config, const std::string& where) {
-  const int64_t modules = config.mtp_modules(), most = names == MtpNames::own_module ? 1 : kMostModules;
+int64_t read_mtp_modules(MtpNames names, const Node& config) {
+  const int64_t modules = int_or(config, "num_nextn_predict_layers", 1);
+  const int64_t most = names == MtpNames::own_module ? 1 : kMostModules;
   require(
       modules >= 0 && modules <= most,
-      "{}num_nextn_predict_layers: expected 0 to {}, the modules for multi-token prediction that checkpoints of this "
+      "{}: num_nextn_predict_layers: expected 0 to {}, the modules for multi-token prediction that checkpoints of this "
       "model type have names for, found {}",
-      where,
+      config.origin(),
       most,
       modules);
+  return modules;
+}
+
+void check_mtp(const DecoderConfig& config, const std::string& where) {
   require(
-      modules == 0 || config.block_configs.empty(),
+      config.mtp_modules() == 0 || config.block_configs.empty(),
       "{}block_configs: modules for multi-token prediction have the layer of a model whose layers are all alike, but "
       "there is a block config for each of {} layers; set training.mtp_loss_coef to 0",
       where,

@@ -8,7 +8,8 @@ namespace lehr::model {
 
 /// How a family stores module k of a model with N layers.
 enum class MtpNames {
-  /// As layer N + k: model.layers.N.{enorm,hnorm,eh_proj}, the tensors of a decoder layer, shared_head.norm, and copies of
+  /// As layer N + k: model.layers.N.{enorm,hnorm,eh_proj}, the tensors of a decoder layer, shared_head.norm, and copies
+  /// of
   /// embeddings and head, embed_tokens and shared_head.head (DeepSeek-V3, GLM-4.5).
   following_layers,
   /// mtp.{pre_fc_norm_embedding,pre_fc_norm_hidden,fc,norm} and mtp.layers.0: one module (Qwen3-Next).
@@ -26,11 +27,11 @@ state::StateMap with_mtp_names(const state::StateMap& map, MtpNames names, int64
 /// empty if there are no modules, or none of their tensors is a copy.
 state::StateMap mtp_copies(MtpNames names, const DecoderConfig& config);
 
-/// Reads num_nextn_predict_layers. A config.json without the key has one, as all published models do.
-int64_t read_mtp_modules(const Node& config);
+/// Reads num_nextn_predict_layers. A config.json without the key has one, as all published models do. Throws a usage
+/// error that names the key for a number of modules that a checkpoint has no names for, or too large a number.
+int64_t read_mtp_modules(MtpNames names, const Node& config);
 
-/// Throws a usage error that names the key, prefixed with `where`, for a number of modules that a model cannot have, and
-/// for modules of a model whose layers differ.
-void check_mtp(MtpNames names, const DecoderConfig& config, const std::string& where);
+/// Throws a usage error that names the key, prefixed with `where`, for modules of a model whose layers differ.
+void check_mtp(const DecoderConfig& config, const std::string& where);
 
 }  // namespace lehr::model

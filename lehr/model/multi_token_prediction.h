@@ -1,5 +1,5 @@
-// Modules for multi-token prediction (MTP; DeepSeek-V3 technical report, https://arxiv.org/abs/2412.19437, section 2.2):
-// one decoder layer each, after the model, that predicts a token further ahead.
+// Modules for multi-token prediction (MTP; DeepSeek-V3 technical report, https://arxiv.org/abs/2412.19437,
+// section 2.2): one decoder layer each, after the model, that predicts a token further ahead.
 //
 // Module k combines the hidden states of the depth before it with the embeddings of the tokens k positions later, and
 // the model's head scores its hidden states by the tokens k + 1 positions later. Embeddings first, and hidden states
@@ -69,8 +69,7 @@ class MtpModulesImpl : public nn::LayerMapImpl<MtpModule<Layer, LayerParameters>
  public:
   MtpModulesImpl(const MtpParameters<LayerParameters>& params, nn::NormWeight norm_weight) {
     for (int64_t module = 0; module < params.modules; ++module) {
-      this->insert(
-          module, MtpModule<Layer, LayerParameters>(params.layer, params.first_index + module, norm_weight));
+      this->insert(module, MtpModule<Layer, LayerParameters>(params.layer, params.first_index + module, norm_weight));
     }
   }
 

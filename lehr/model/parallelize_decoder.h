@@ -65,8 +65,11 @@ void tensor_parallel_decoder(mesh::DistributedContext& context, Backbone& model)
 template <class Module>
 void lay_out_mtp_module(mesh::DistributedContext& context, Module& module, const shard::ParallelizeOptions& options) {
   name_layer(module.layer_index(), [&] {
-    for (nn::Module* one : {static_cast<nn::Module*>(module.enorm.get()), static_cast<nn::Module*>(module.hnorm.get()),
-                            static_cast<nn::Module*>(module.eh_proj.get()), static_cast<nn::Module*>(module.norm.get())}) {
+    for (nn::Module* one :
+         {static_cast<nn::Module*>(module.enorm.get()),
+          static_cast<nn::Module*>(module.hnorm.get()),
+          static_cast<nn::Module*>(module.eh_proj.get()),
+          static_cast<nn::Module*>(module.norm.get())}) {
       shard::on_parts(*one, context);
     }
     tensor_parallel_layer(*module.layer, context);
@@ -157,8 +160,8 @@ shard::FullySharded parallelize_decoder_model(
 }
 
 /// Applies the backbone's styles, and those of the head and of multi-token prediction on the last stage. The head's
-/// vocabulary is split over tp. The head is unsharded together with the final norm, or with the embeddings if it is tied
-/// to them; a copy of the embeddings too, unless only multi-token prediction reads it.
+/// vocabulary is split over tp. The head is unsharded together with the final norm, or with the embeddings if it is
+/// tied to them; a copy of the embeddings too, unless only multi-token prediction reads it.
 template <class Backbone>
 shard::FullySharded parallelize_decoder_for_causal_lm(
     mesh::DistributedContext& context,

@@ -26,9 +26,9 @@ struct ModelInputs {
   at::Tensor hidden_states_snapshot;  ///< (l, B, H); collected by the previous stages.
   at::Tensor hidden_states_agg_mask;  ///< (B, T); the tokens that snapshots average over.
   at::Tensor labels;                  ///< (B, T) int64, already shifted, -100 ignored; for the causal-LM head.
-  at::Tensor future_ids;              ///< (B, T, D) int64; the input_ids 1, ..., D positions later, for num_mtp_modules().
-  at::Tensor future_labels;           ///< (B, T, D) int64; the labels there, -100 ignored. With future_ids.
-  at::Tensor pooling_mask;            ///< (B, T); the tokens that a classification or embedding head uses.
+  at::Tensor future_ids;     ///< (B, T, D) int64; the input_ids 1, ..., D positions later, for num_mtp_modules().
+  at::Tensor future_labels;  ///< (B, T, D) int64; the labels there, -100 ignored. With future_ids.
+  at::Tensor pooling_mask;   ///< (B, T); the tokens that a classification or embedding head uses.
   ops::AttentionMask attention_mask;  ///< Padding and document borders; attention is always causal.
   KeyValueCaches* caches = nullptr;   ///< One cache per local layer; generation only.
   std::vector<at::Tensor>* layer_inputs =

@@ -6,6 +6,7 @@
 #include "lehr/base/file.h"
 #include "lehr/config/json.h"
 #include "lehr/pretrained/model_parts.h"
+#include "lehr/pretrained/mtp_weights.h"
 #include "lehr/pretrained/weights.h"
 #include "lehr/state/map_stream.h"
 

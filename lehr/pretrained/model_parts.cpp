@@ -6,6 +6,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
 #include "lehr/pretrained/declared_shape.h"
+#include "lehr/pretrained/mtp_weights.h"
 #include "lehr/pretrained/replacement_rules.h"
 #include "lehr/pretrained/subblocks.h"
 #include "lehr/pretrained/weights.h"

@@ -24,8 +24,8 @@ class ModelParts : public state::TensorSource {
   /// config, so layers may differ afterwards. Throws a usage error for a folder whose weights do not match its
   /// config.json, with the names of the weights; for a layer that does not exist, or does not match its replacement's
   /// block_config; and for a model of another family, or one whose sub-blocks compute something else (hidden_size,
-  /// heads, positions, epsilon, ...). With `keep_mtp_modules`, modules for multi-token prediction are a part of the model
-  /// if `folder` has all of their weights.
+  /// heads, positions, epsilon, ...). With `keep_mtp_modules`, modules for multi-token prediction are a part of the
+  /// model if `folder` has all of their weights.
   ModelParts(
       const std::filesystem::path& folder,
       const std::vector<Replacement>& replacements,

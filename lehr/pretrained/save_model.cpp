@@ -3,6 +3,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/open_file.h"
 #include "lehr/config/json.h"
+#include "lehr/pretrained/mtp_weights.h"
 #include "lehr/pretrained/weights.h"
 #include "lehr/state/checkpoint_contents.h"
 #include "lehr/state/dtype.h"

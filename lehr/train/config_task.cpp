@@ -51,15 +51,18 @@ void check_mtp(const TrainConfig& config, Problems& problems) {
   }
   const char* key = "training.mtp_loss_coef";
   if (head_of(config.training.task) != descriptor::Head::causal_lm) {
-    constexpr auto kText = "modules for multi-token prediction score tokens by a language model's head, but {}; set it to 0";
+    constexpr auto kText =
+        "modules for multi-token prediction score tokens by a language model's head, but {}; set it to 0";
     problems.add(key, fmt::format(kText, fmt::format("training.task is \"{}\"", name_of(config.training.task))));
   }
   if (config.distillation.teacher) {
-    problems.add(key, "a teacher has no results for modules for multi-token prediction; set it or distillation.teacher back");
+    problems.add(
+        key, "a teacher has no results for modules for multi-token prediction; set it or distillation.teacher back");
   }
   if (config.peft.has_adapters()) {
     problems.add(
-        key, "peft's format has no names for adapters of modules for multi-token prediction; set it or peft.method back");
+        key,
+        "peft's format has no names for adapters of modules for multi-token prediction; set it or peft.method back");
   }
 }
 }  // namespace

@@ -19,7 +19,7 @@ at::Tensor shifted(const at::Tensor& values, int64_t depth) {
 }
 }  // namespace
 
-Batch with_future_tokens(Batch batch, int64_t depths) {
+pipeline::TensorDict with_future_tokens(pipeline::TensorDict batch, int64_t depths) {
   if (depths == 0) {
     return batch;
   }
@@ -42,7 +42,7 @@ bool is_labels(const std::string& name) {
   return name == "labels" || name.starts_with("labels+");
 }
 
-void add_future_tokens(const Batch& batch, nn::ModelInputs& inputs) {
+void add_future_tokens(const pipeline::TensorDict& batch, nn::ModelInputs& inputs) {
   std::vector<at::Tensor> ids, labels;
   for (int64_t depth = 1; batch.contains(ahead("labels", depth)); ++depth) {
     ids.push_back(batch.at(ahead("input_ids", depth)));

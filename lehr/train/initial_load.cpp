@@ -7,6 +7,7 @@
 #include "lehr/base/open_file.h"
 #include "lehr/base/value_of.h"
 #include "lehr/peft/adapter_folder.h"
+#include "lehr/pretrained/mtp_weights.h"
 #include "lehr/train/rank_share.h"
 #include "lehr/train/store_coordinator.h"
 

@@ -14,6 +14,7 @@
 #include "lehr/descriptor/config_update.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/adapter_names.h"
+#include "lehr/pretrained/mtp_weights.h"
 #include "lehr/pretrained/weights.h"
 #include "lehr/state/async_checkpointer.h"
 #include "lehr/state/checkpoint.h"

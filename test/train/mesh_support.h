@@ -177,6 +177,7 @@ inline Outcome outcome_of(const TrainConfig& config, const std::string& weights 
         "accuracy",
         "load_balancing_loss",
         "router_z_loss",
+        "mtp_loss",
         "expert_load_max",
         "kl",
         "ce",

@@ -85,7 +85,7 @@ struct Family {
     shape.head_dim = shape.latent_attention->qk_rope_head_dim;
     shape.moe = read_deepseek_moe(
         config, {.n_group = 8, .topk_group = 4, .first_k_dense_replace = 3, .routed_scaling_factor = 2.5});
-    shape.num_nextn_predict_layers = read_mtp_modules(config);
+    shape.num_nextn_predict_layers = read_mtp_modules(kMtpNames, config);
   }
 
   static void write(const DecoderConfig& shape, Node& node) {
@@ -125,12 +125,13 @@ DecoderConfig published() {
               .mscale = 1,
               .mscale_all_dim = 1},
       .moe = moe,
-      .latent_attention = LatentAttentionConfig{
-          .q_lora_rank = 1536,
-          .kv_lora_rank = 512,
-          .qk_nope_head_dim = 128,
-          .qk_rope_head_dim = 64,
-          .v_head_dim = 128},
+      .latent_attention =
+          LatentAttentionConfig{
+              .q_lora_rank = 1536,
+              .kv_lora_rank = 512,
+              .qk_nope_head_dim = 128,
+              .qk_rope_head_dim = 64,
+              .v_head_dim = 128},
       .num_nextn_predict_layers = 1};
 }
 

@@ -35,7 +35,7 @@ struct Family {
   static void read(const Node& config, DecoderConfig& shape) {
     shape.moe = read_deepseek_moe(
         config, {.n_group = 1, .topk_group = 1, .first_k_dense_replace = 1, .routed_scaling_factor = 1});
-    shape.num_nextn_predict_layers = read_mtp_modules(config);
+    shape.num_nextn_predict_layers = read_mtp_modules(kMtpNames, config);
     shape.qkv_bias = bool_or(config, "attention_bias", false);
     shape.qk_norm = bool_or(config, "use_qk_norm", false);
     shape.partial_rotary_factor = double_or(config, "partial_rotary_factor", 0.5);

@@ -51,7 +51,7 @@ struct Family {
     moe.shared_expert_intermediate_size = config.at("shared_expert_intermediate_size").as_int();
     require_size(config.origin() + ": ", "shared_expert_intermediate_size", moe.shared_expert_intermediate_size);
     shape.moe = std::move(moe);
-    shape.num_nextn_predict_layers = read_mtp_modules(config);
+    shape.num_nextn_predict_layers = read_mtp_modules(kMtpNames, config);
     shape.partial_rotary_factor = double_or(config, "partial_rotary_factor", 0.25);
     if (const Node* rope = config.find("rope_parameters"); rope != nullptr && !rope->is_null()) {
       shape.partial_rotary_factor = double_or(*rope, "partial_rotary_factor", shape.partial_rotary_factor);
