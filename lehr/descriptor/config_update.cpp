@@ -12,10 +12,19 @@ bool equal(const Node& a, const Node& b) {
   return to_json(a) == to_json(b);
 }
 
+constexpr const char* kMtpModules = "num_nextn_predict_layers";
+
+std::unique_ptr<ModelArgs> read(const Node& config, const ModelFamily& family, bool keeps_mtp_modules) {
+  auto args = family.from_hf_config(parse_json(to_json(config), "config.json"));
+  args->keep_mtp_modules(keeps_mtp_modules);
+  return args;
+}
+
 // Returns what the family reads of a config.json, in the form in which it writes it; nullopt if it cannot be read.
-std::optional<Node> as_written(const Node& config, const ModelFamily& family, const std::string& dtype) {
+std::optional<Node> as_written(
+    const Node& config, const ModelFamily& family, bool keeps_mtp_modules, const std::string& dtype) {
   try {
-    return family.from_hf_config(parse_json(to_json(config), "config.json"))->to_hf_config(dtype);
+    return read(config, family, keeps_mtp_modules)->to_hf_config(dtype);
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -46,7 +55,8 @@ Node updated_config(const Node& given, const ModelFamily& family, const ModelArg
   if (source.is_table()) {
     source.erase("quantization_config");  // weights are written in `dtype`
   }
-  const auto before = source.is_table() ? as_written(source, family, dtype) : std::nullopt;
+  const bool keeps = args.keeps_mtp_modules();
+  const auto before = source.is_table() ? as_written(source, family, keeps, dtype) : std::nullopt;
   const Node* type = before ? before->find("model_type") : nullptr;
   if (!before || (type != nullptr && !equal(*type, now.at("model_type")))) {
     return now;
@@ -63,13 +73,21 @@ Node updated_config(const Node& given, const ModelFamily& family, const ModelArg
       result.set(key, value);
     }
   }
-  set_dtype(result, source, dtype);
   const auto same = [&](const Node& config) {
-    const auto read = as_written(config, family, dtype);
-    return read && equal(*read, now);
+    const auto written = as_written(config, family, keeps, dtype);
+    return written && equal(*written, now);
   };
+  // Modules that are left out do not count as changed, since they are not read.
+  const auto finished = [&](Node config) {
+    if (config.find(kMtpModules) != nullptr && read(source, family, true)->num_mtp_modules() > 0) {
+      config.set(kMtpModules, Node(args.num_mtp_modules()));
+    }
+    set_dtype(config, source, dtype);
+    return config;
+  };
+  set_dtype(result, source, dtype);
   if (same(result)) {
-    return result;
+    return finished(result);
   }
   // A key of the source decides before one that has changed (rope_parameters before rope_theta): such keys are left
   // out.
@@ -84,8 +102,7 @@ Node updated_config(const Node& given, const ModelFamily& family, const ModelArg
       result = std::move(with);
     }
   }
-  set_dtype(result, source, dtype);
-  return result;
+  return finished(result);
 }
 
 Node updated_generation_config(Node source, const std::vector<int64_t>& eos, std::optional<int64_t> pad) {

@@ -58,7 +58,9 @@ void require_same_shape(
     const Node& now,
     const std::string& advice) {
   const Node stored = parse_json_file(file);
-  const Node then = family.from_hf_config(stored)->to_hf_config(descriptor::dtype_of(stored, ""));
+  const auto args = family.from_hf_config(stored);
+  args->keep_mtp_modules(true);  // those that the checkpoint has
+  const Node then = args->to_hf_config(descriptor::dtype_of(stored, ""));
   std::vector<std::string> differences;
   for (const auto& [key, value] : now.entries()) {
     const Node* before = then.find(key);

@@ -351,6 +351,9 @@ TEST(MultiTokenPredictionRun, LearnsAndSavesModulesThatTheNextRunLoads) {
     for (const auto& [tensor, value] : testing::tensors(stripped, "model")) {
       EXPECT_THAT(tensor, ::testing::Not(::testing::AnyOf(HasSubstr("eh_proj"), ::testing::StartsWith("mtp."))));
     }
+    const Node config_json = parse_json_file(stripped / "config.json");
+    const Node* modules = config_json.find("num_nextn_predict_layers");
+    EXPECT_EQ(modules == nullptr ? 0 : modules->as_int(), 0);
     const testing::Folder fourth;
     Overrides fresh = run_of(name, loads);
     fresh.emplace_back("checkpoint.initial_load_path", "\"" + stripped.string() + "\"");
