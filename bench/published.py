@@ -25,6 +25,17 @@ AXES = {"dp": "data_parallel_shard_degree", "rep": "data_parallel_replicate_degr
         "cp": "context_parallel_degree", "pp": "pipeline_parallel_degree", "ep": "expert_parallel_degree"}
 RECOMPUTE = {"none": ("none", "op 2"), "op2": ("selective", "op 2"), "op": ("selective", "op"), "layer2": ("selective", "2"), "full": ("full", "op 2")}
 SECONDS = {"ms": 1e-3, "s": 1}
+# Mechanisms of a plan that the report takes away one by one: keys of peers/*.toml that are left out, and figures of a machine.
+MECHANISMS = {
+    "recomputation that stops at the last saved activation": (["stops_recompute"], []),
+    "direct links between the devices of a node": ([], ["node_direct_links=false"]),
+    "logits that are gathered, with the embedding whole": (["gathered_logits", "whole_embedding"], []),
+    "overhead of MoE layers": ([], ["expert_layer_overhead_us=0"]),
+    "float8 all-gathers of tensor parallelism": (["tensor_parallel_gather_bytes"], []),
+    "merging of a context-parallel rank's pieces, and keys repeated for all heads": (["context_merge_bytes", "context_parallel_bytes"], []),
+    "replicas that reduce in bfloat16": (["replicate_bytes"], []),
+    "no overlap of parameters and gradients (Megatron of 2022)": (["sharding_overlap"], []),
+}
 
 
 def load(name):
@@ -111,17 +122,20 @@ def figure(texts):
     return [float(t.split()[0]) * units[t.split()[1] if len(t.split()) > 1 else ""] for t in texts]
 
 
-def plan(lehr, run, data, work, own=False):
-    """Returns a plan's figures, or {"refused": message}."""
-    file = Path(work) / f"{run['id']}{own}.toml"
+def plan(lehr, run, data, work, own=False, without=((), ())):
+    """Returns a plan's figures, or {"refused": message}. `without`: an entry of MECHANISMS."""
+    dropped, figures = without
+    file = Path(work) / f"{run['id']}{own}{abs(hash(str(without)))}.toml"
     file.write_text(toml_of(config_of(run, data)))
     machine = run["machine"]
     command = [lehr, "plan", file, "--no-schedules", "--machine", DATA / f"machines/{machine}.toml"]
     kernel = data["kernels"][data["sources"][run["source"]]["attention"]][device_of(machine)]
     command.append(f"--machine.achieved_attention_fraction={kernel}")
+    command += [f"--machine.{figure}" for figure in figures]
     if not own:
         for name in run.get("peer", []):
-            command += [f"--peer.{key}={str(value).lower()}" for key, value in load(f"peers/{name}.toml").items()]
+            command += [f"--peer.{key}={str(value).lower()}" for key, value in load(f"peers/{name}.toml").items()
+                        if key not in dropped]
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True, cwd=ROOT)
     if done.returncode not in (0, 3):
         return {"refused": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no message"}
@@ -189,6 +203,54 @@ def hold_out(judged):
     return errors
 
 
+def has_experts(run, data):
+    return model_of(data["models"][run["model"]])[0] in ("qwen3_moe", "deepseek_v3", "mixtral")
+
+
+def uses(run, mechanism, data):
+    """Whether a run's plan may depend on a mechanism."""
+    dropped, figures = mechanism
+    if any("expert" in figure for figure in figures) and not has_experts(run, data):
+        return False
+    keys = {key for name in run.get("peer", []) for key in load(f"peers/{name}.toml")}
+    machine = load(f"machines/{run['machine']}.toml")
+    return bool(keys & set(dropped)) or any(figure.partition("=")[0] in machine for figure in figures)
+
+
+def ablations(lehr, data, judged):
+    """Returns a table of the errors of the runs that each mechanism concerns, with and without it, by half of the list."""
+    lines = ["", "Each mechanism taken away alone: the median size of the error of the runs that it concerns, with it and without, "
+             "for either half of the list. A mechanism that only fitted noise would help one half and not the other.", "",
+             "| mechanism | runs | first half, with | without | second half, with | without |", "| --- | --- | --- | --- | --- | --- |"]
+
+    def median(errors):
+        return f"{100 * statistics.median(abs(e) for e in errors):.1f} %" if errors else "-"
+
+    with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(2) as pool:
+        for title, mechanism in MECHANISMS.items():
+            halves = [[run for run in half if uses(run, mechanism, data)] for half in (judged[::2], judged[1::2])]
+            cells, changed = [], 0
+            for half in halves:
+                found = list(pool.map(lambda run: plan(lehr, run, data, work, without=mechanism), half))
+                both = [(run["error"], one["tok"] / run["published"] - 1) for run, one in zip(half, found)
+                        if "tok" in one and abs(one["tok"] / run["peers"]["tok"] - 1) > 1e-3]
+                changed += len(both)
+                cells += [median([error for error, _ in both]), median([error for _, error in both])]
+            lines.append(f"| {title} | {changed} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def memory_summaries(planned, sources):
+    """Returns the errors of memory by what the source's figure counts; a plan counts tensors, as "allocated" does."""
+    titles = {"allocated": "Memory, figures of allocated tensors, which a plan counts",
+              "reserved": "Memory, figures of what the allocator has reserved, with its fragmentation",
+              "GB, rest and peak": "Memory, figures of which the source does not say what they count"}
+    for kind, title in titles.items():
+        found = [r["memory_error"] for r in planned if "memory_error" in r and sources[r["source"]].get("memory") == kind]
+        close = sum(abs(error) <= 0.1 for error in found)
+        yield f"- {title}: {summary(found)}, {close} within 10 %."
+
+
 def row_of(run, sources):
     found = run["peers"]
     shares = ", ".join(f"{name} {share:.0f}" for name, share in list(found["shares"].items())[:3])
@@ -211,8 +273,8 @@ def designs(planned, sources):
     return lines
 
 
-def report(data, runs):
-    """Returns the lines of the report."""
+def report(data, runs, taken_away=()):
+    """Returns the lines of the report. `taken_away`: a table of ablations()."""
     planned = [r for r in runs if "error" in r]
     judged = [r for r in planned if not r.get("calibrates")]
     told = [r for r in judged if "assumed" not in r]
@@ -221,7 +283,9 @@ def report(data, runs):
     for name, errors in zip(("second", "first"), hold_out(judged)):
         lines.append(f"- One factor for each machine, fitted to the other half, on the {name} half: {summary(errors)}.")
     lines.append(f"- Memory: {summary([r['memory_error'] for r in planned if 'memory_error' in r])}.")
+    lines += memory_summaries(planned, data["sources"])
     lines += designs(planned, data["sources"])
+    lines += taken_away
     lines += ["", "| run | source | what | published tok/s/GPU | planned | error | planned as Lehr runs it | published GiB | planned | error "
               "| largest parts, % |", "| " + " | ".join(["---"] * 11) + " |"]
     lines += [row_of(run, data["sources"]) for run in planned]
@@ -270,7 +334,8 @@ def main():
         print("\n".join(wrong) or "published runs are within their bounds")
         sys.exit(1 if wrong else 0)
     data, runs = compare(lehr, {int(x) for x in a.only.split(",") if x})
-    lines = report(data, runs)
+    judged = [run for run in runs if "error" in run and not run.get("calibrates")]
+    lines = report(data, runs, [] if a.only else ablations(lehr, data, judged))
     print("\n".join(lines))
     if not a.only:
         from report import Report

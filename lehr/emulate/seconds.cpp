@@ -42,7 +42,10 @@ std::vector<double> seconds_of(const Recording& recording, const plan::Plan& pla
     fill(begin, i, stage);
     if (event.action.is_compute()) {
       const auto layers = static_cast<double>(stage.measured.num_layers);
-      add_overhead(seconds, begin, i, layers * plan.machine.layer_overhead_us * 1e-6);
+      const auto expert_layers = static_cast<double>(stage.measured.num_expert_layers);
+      const double microseconds =
+          layers * plan.machine.layer_overhead_us + expert_layers * plan.machine.expert_layer_overhead_us;
+      add_overhead(seconds, begin, i, microseconds * 1e-6);
     }
     begin = i;
   }

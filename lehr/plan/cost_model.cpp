@@ -47,7 +47,13 @@ bool overlaps(const Communication& one) {
 // The average of the calls on idle links.
 LinkTime link_time_of(const Communication& one, const CostContext& context) {
   const GroupPlacement group = place_group(one.axes, context.mesh, context.machine.ranks_per_node);
-  const double sent = one.collective == "all_to_all" ? context.peer.dispatch_bytes : 1;
+  const bool replicas = one.collective.starts_with("all_reduce") && names_any(one.axes, {&mesh::axis::dp_replicate});
+  const double sent = one.collective == "all_to_all" ? context.peer.dispatch_bytes
+                      : replicas                     ? context.peer.replicate_bytes
+                      : one.collective == "all_gather" && one.axes == mesh::axis::tp
+                          ? context.peer.tensor_parallel_gather_bytes
+                      : one.axes == mesh::axis::cp ? context.peer.context_parallel_bytes
+                                                   : 1;
   LinkTime time = link_time(
       context.machine, group, one.collective, sent * static_cast<double>(one.bytes) / static_cast<double>(one.calls));
   if (context.peer.gathers_once && one.collective == "all_gather" && overlaps(one)) {
@@ -123,7 +129,7 @@ TimedPass timed(
 
 // Fills in the exposed time of each kind of communication, if the rank does nothing else.
 void expose(ActionCost& cost, const TimedPass& pass, const CostContext& context) {
-  RankPasses rank(context.machine.communication_overlap);
+  RankPasses rank(context.overlap());
   StageCalls calls;
   rank.run(pass, 0, pass.events.size(), calls);
   for (CommunicationCost& one : cost.communication) {
@@ -140,7 +146,9 @@ ActionCost cost_of(
     const CostContext& context) {
   const Machine& machine = context.machine;
   ActionCost cost = computation_of(action, stage, expert_share, context);
-  cost.overhead = static_cast<double>(stage.num_layers) * machine.layer_overhead_us * 1e-6;
+  const auto expert_layers = context.peer.cuda_graphs ? 0 : static_cast<double>(stage.num_expert_layers);
+  cost.overhead = 1e-6 * (static_cast<double>(stage.num_layers) * machine.layer_overhead_us +
+                          expert_layers * machine.expert_layer_overhead_us);
   if (weights && context.peer.accumulates_in_matmul) {
     // A gradient in the compute dtype is written and read, and its sum in float32 read and written: 12 bytes for each
     // of the 4 of a sum.
@@ -154,7 +162,7 @@ ActionCost cost_of(
     overlapping.push_back(overlaps(one));
   }
   if (action.events.empty()) {
-    overlap(cost.communication, overlapping, machine.communication_overlap * cost.computing());
+    overlap(cost.communication, overlapping, context.overlap() * cost.computing());
     for (CommunicationCost& one : cost.communication) {
       one.exposed *= 1 - context.peer.overlap(one.axes);
     }
@@ -180,7 +188,7 @@ double guess_once_a_step(const StageCost& cost, const StageMeasurement& stage, c
     sums.push_back(cost_of(one, context));
     overlapping.push_back(overlaps(one) || names_any(one.axes, {&mesh::axis::dp_replicate}));
   }
-  overlap(sums, overlapping, context.machine.communication_overlap * cost.backward.computing());
+  overlap(sums, overlapping, context.overlap() * cost.backward.computing());
   double exposed = sum_exposed(sums);
   if (const double whole = static_cast<double>(stage.gathered_after_forward); context.keeps_gathered && whole > 0) {
     // Parameters that stay unsharded for a whole step are all-gathered in its first forward, which was not measured.
@@ -192,7 +200,7 @@ double guess_once_a_step(const StageCost& cost, const StageMeasurement& stage, c
          .bytes = whole / static_cast<double>(group.size),
          .calls = units}};
     gather[0].seconds = units * collective_seconds(context.machine, group, "all_gather", gather[0].bytes / units);
-    overlap(gather, {true}, context.machine.communication_overlap * cost.forward.computing());
+    overlap(gather, {true}, context.overlap() * cost.forward.computing());
     exposed += gather[0].exposed;
   }
   return exposed;

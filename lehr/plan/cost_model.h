@@ -70,6 +70,9 @@ struct CostContext {
   PeerDesign peer = {};         ///< Of the plans of other systems; Lehr's own by default.
   int64_t microbatches = 1;     ///< Per step, for PeerDesign::gathers_once.
   bool keeps_gathered = false;  ///< fsdp_reshard_after_forward = "never" in a pipeline: one all-gather per step.
+
+  /// Speed of a collective while its rank computes, as a fraction of its speed on an idle device.
+  double overlap() const { return machine.communication_overlap * peer.sharding_overlap; }
 };
 
 /// Returns the seconds of computation of an action of `stage`: matmuls, experts, attention and pointwise; without

@@ -46,8 +46,12 @@ struct Link {
   double bandwidth;
   double latency;
 };
-Link node_link(const Machine& machine) {
-  return {machine.node_gb_per_second * machine.achieved_link_fraction * 1e9, machine.node_latency_us * 1e-6};
+// Between `ranks` devices of a node.
+Link node_link(const Machine& machine, int64_t ranks) {
+  const double share = machine.node_direct_links && machine.ranks_per_node > 1 && ranks > 1
+                           ? static_cast<double>(ranks - 1) / static_cast<double>(machine.ranks_per_node - 1)
+                           : 1;
+  return {share * machine.node_gb_per_second * machine.achieved_link_fraction * 1e9, machine.node_latency_us * 1e-6};
 }
 Link network_link(const Machine& machine) {
   return {machine.network_gb_per_second * machine.achieved_link_fraction * 1e9, machine.network_latency_us * 1e-6};
@@ -90,11 +94,11 @@ LinkTime link_time(const Machine& machine, const GroupPlacement& group, const st
   if (group.size <= 1) {
     return {};
   }
-  const Link node = node_link(machine);
+  const Link node = node_link(machine, group.per_node);
   const Link network = network_link(machine);
   if (collective == "send" || collective == "receive") {
     return group.nodes > 1 ? LinkTime{.latency = network.latency, .network = bytes / network.bandwidth}
-                           : LinkTime{.latency = node.latency, .node = bytes / node.bandwidth};
+                           : LinkTime{.latency = node.latency, .node = bytes / node_link(machine, 2).bandwidth};
   }
   const auto n = static_cast<double>(group.size);
   const auto m = static_cast<double>(group.per_node);
@@ -127,7 +131,7 @@ double transfer_seconds(
     const Machine& machine, const mesh::DeviceMeshParameters& mesh, int64_t from, int64_t to, double bytes) {
   const int64_t stride = axis_ranks(mesh::axis::pp, mesh).stride;
   const bool near = from * stride / machine.ranks_per_node == to * stride / machine.ranks_per_node;
-  const Link link = near ? node_link(machine) : network_link(machine);
+  const Link link = near ? node_link(machine, 2) : network_link(machine);
   return link.latency + bytes / link.bandwidth;
 }
 

@@ -51,6 +51,8 @@ LinkTime link_time(const Machine& machine, const GroupPlacement& group, const st
 ///   b_network.
 /// - send, receive: one latency and the bytes, over the network if the group spans several nodes.
 ///
+/// With Machine::node_direct_links, b_node is (m - 1) / (n - 1) of it for m of a node's n devices.
+///
 /// The tree of depth log2(k) counts for latency only; NCCL uses such trees for small messages and rings for large ones.
 double collective_seconds(
     const Machine& machine, const GroupPlacement& group, const std::string& collective, double bytes);

@@ -138,6 +138,11 @@ void compute_fields(Machine& m, FieldVisitor& v) {
 void link_fields(Machine& m, FieldVisitor& v) {
   v.optional("ranks_per_node", m.ranks_per_node, "Devices per node, which share the fast links.", positive());
   v.optional(
+      "node_direct_links",
+      m.node_direct_links,
+      "Each pair of a node's devices has its own link, without a switch: m of n devices reach (m - 1) / (n - 1) of "
+      "node_gb_per_second.");
+  v.optional(
       "node_gb_per_second",
       m.node_gb_per_second,
       "Bandwidth within a node, per device and direction, in GB/s.",
@@ -166,6 +171,11 @@ void link_fields(Machine& m, FieldVisitor& v) {
       "layer_overhead_us",
       m.layer_overhead_us,
       "Fixed overhead per layer of each forward and backward, in microseconds, beyond compute, memory and links.",
+      at_least(0));
+  v.optional(
+      "expert_layer_overhead_us",
+      m.expert_layer_overhead_us,
+      "The same of a layer with experts, in addition: the host reads their counts, and launches many small kernels.",
       at_least(0));
   v.optional(
       "communication_overlap",

@@ -35,12 +35,14 @@ struct Machine {
   double memory_gb_per_second = 3350;
   double achieved_memory_fraction = 0.8;
   int64_t ranks_per_node = 8;
+  bool node_direct_links = false;
   double node_gb_per_second = 450;
   double node_latency_us = 5;
   double network_gb_per_second = 50;
   double network_latency_us = 15;
   double achieved_link_fraction = 0.7;
   double layer_overhead_us = 50;
+  double expert_layer_overhead_us = 0;
   double communication_overlap = 0.8;
   double rank_deviation = 0;
   std::optional<double> device_mtbf_hours = {};

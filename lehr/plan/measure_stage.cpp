@@ -76,6 +76,7 @@ MatmulWeights weights_of(nn::Model& model, bool float8) {
 void measure_parameters(const train::TrainConfig& config, StageRun& run, StageMeasurement& result) {
   result.weights = weights_of(run.model(), config.float8.enable);
   result.num_layers = run.model().num_local_layers();
+  result.num_expert_layers = static_cast<int64_t>(nn::moe_layers(run.model()).size());
   result.parameters = nn::count_parameters(run.model());
   for (const auto& list : {nn::named_parameters(run.model()), nn::named_copies(run.model())}) {
     for (const auto& [name, parameter] : list) {

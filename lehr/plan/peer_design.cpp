@@ -27,6 +27,27 @@ void PeerDesign::fields(FieldVisitor& v) {
       "experts.",
       positive());
   v.optional(
+      "sharding_overlap",
+      sharding_overlap,
+      "Part of machine.communication_overlap that holds for collectives of parameters and gradients; 0: none of them "
+      "overlaps.",
+      between(0, 1));
+  v.optional(
+      "replicate_bytes",
+      replicate_bytes,
+      "Bytes of the all-reduces of replicas over those of Lehr: 0.5 for gradients in bfloat16.",
+      positive());
+  v.optional(
+      "tensor_parallel_gather_bytes",
+      tensor_parallel_gather_bytes,
+      "Bytes of tensor-parallel all-gathers over those of Lehr: 0.5 for float8 instead of bfloat16.",
+      positive());
+  v.optional(
+      "context_parallel_bytes",
+      context_parallel_bytes,
+      "Bytes of the exchange of keys and values over those of Lehr: above 1 if they are repeated for all heads.",
+      positive());
+  v.optional(
       "pointwise_bytes",
       pointwise_bytes,
       "Bytes that memory-bound operators move over those of Lehr's fused ones: above 1 for eager operators.",
@@ -45,6 +66,24 @@ void PeerDesign::fields(FieldVisitor& v) {
       "Bytes per logit of a whole micro-batch that are held at once; 0: the loss is computed in chunks, as in Lehr.",
       at_least(0));
   v.optional("gathered_logits", gathered_logits, "Each tensor-parallel rank holds the logits of the whole vocabulary.");
+  v.optional(
+      "whole_embedding",
+      whole_embedding,
+      "Each tensor-parallel rank holds the whole embedding table, its gradient and its optimizer state.");
+  v.optional(
+      "stops_recompute",
+      stops_recompute,
+      "Recomputation of a dense layer ends at the last activation that backward needs, before the down projection.");
+  v.optional(
+      "context_merge_bytes",
+      context_merge_bytes,
+      "Bytes per element of the queries that merging moves, for each piece of a context-parallel sequence and each "
+      "forward's worth of attention.",
+      at_least(0));
+  v.optional(
+      "cuda_graphs",
+      cuda_graphs,
+      "CUDA graphs capture routing and its preparation: MoE layers have no machine.expert_layer_overhead_us.");
   v.optional("float8", float8, "Linear layers compute in float8 on any mesh.");
   v.optional("float8_experts", float8_experts, "Experts compute in float8, too.");
 }

@@ -8,6 +8,7 @@
 #include "lehr/nn/float8.h"
 #include "lehr/nn/moe.h"
 #include "lehr/plan/experts.h"
+#include "lehr/plan/peer_stage.h"
 
 namespace lehr::plan {
 
@@ -48,31 +49,6 @@ StageCosts::StageCosts(
     const CostContext& context)
     : config_(config), spec_(spec), args_(args), context_(context) {}
 
-// Whole logits are held from the end of the last stage's forward to the start of its backward, with its activations.
-void StageCosts::hold_logits(StageMeasurement& last) const {
-  const double tokens =
-      static_cast<double>(train::microbatch_rows(config_) * config_.training.seq_len / context_.mesh.context_parallel);
-  const int64_t parts = context_.peer.gathered_logits ? 1 : context_.mesh.tensor_parallel;
-  const double logits = tokens * static_cast<double>(args_.vocab_size()) / static_cast<double>(parts);
-  // Forward writes the held logits; forward and backward then read them.
-  last.forward.pointwise_bytes += static_cast<int64_t>(context_.peer.logit_bytes * logits);
-  for (ActionMeasurement* action : {&last.backward, &last.backward_input}) {
-    action->pointwise_bytes += static_cast<int64_t>(context_.peer.logit_bytes * logits);
-  }
-  for (auto& [place, action] : last.passes) {
-    if (place.kind != pipeline::ActionKind::backward_weight) {
-      action.pointwise_bytes += static_cast<int64_t>(context_.peer.logit_bytes * logits);
-    }
-  }
-  const auto with_logits = last.forward.kept + static_cast<int64_t>(context_.peer.logit_bytes * logits);
-  for (ActionMeasurement* action : {&last.forward, &last.backward, &last.backward_input}) {
-    action->peak = std::max(action->peak, with_logits);
-  }
-  for (int64_t* peak : {&last.first_backward_peak, &last.last_backward_peak, &last.only_backward_peak}) {
-    *peak = std::max(*peak, with_logits);
-  }
-}
-
 std::vector<const PlannedStage*> StageCosts::of(const std::vector<int64_t>& rank_of_stage) {
   const train::StageLayout layout = train::lay_out_stages(config_, args_, spec_.build, rank_of_stage);
   const auto last = rank_of_stage.size() - 1;
@@ -98,9 +74,9 @@ std::vector<const PlannedStage*> StageCosts::of(const std::vector<int64_t>& rank
           expert_visits(*layout.models[stage]),
           train::microbatch_rows(config_) * config_.training.seq_len,
           context_.mesh);
-      if (stage == last && context_.peer.logit_bytes > 0) {
-        hold_logits(planned.measured);
-      }
+      const DesignedStage designed{
+          .model = *layout.models[stage], .first_layer = layer - layout.layers[stage], .last = stage == last};
+      apply_design(planned.measured, designed, config_, args_, context_);
       planned.expert_share = planned.measured.weights.expert_share();
       planned.cost = cost_of(planned.measured, planned.expert_share, context_);
     }

@@ -31,8 +31,6 @@ class StageCosts {
   std::vector<const PlannedStage*> of(const std::vector<int64_t>& rank_of_stage);
 
  private:
-  void hold_logits(StageMeasurement& last) const;
-
   const train::TrainConfig& config_;
   const train::TrainSpec& spec_;
   const descriptor::ModelArgs& args_;

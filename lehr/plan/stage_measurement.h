@@ -81,7 +81,8 @@ struct MatmulWeights {
 /// The measurement of one stage on one rank.
 struct StageMeasurement {
   int64_t num_layers = 0;
-  int64_t parameters = 0;  ///< Elements of this stage over all ranks (except pp); tied copies do not count.
+  int64_t num_expert_layers = 0;  ///< Those with experts.
+  int64_t parameters = 0;         ///< Elements of this stage over all ranks (except pp); tied copies do not count.
 
   MatmulWeights weights = {};
   double expert_tokens = 0;  ///< Tokens that each expert of this rank has in a micro-batch; 0 without experts.

@@ -70,6 +70,7 @@ MatmulWeights add(MatmulWeights a, const MatmulWeights& b, double factor) {
 StageMeasurement add(const StageMeasurement& a, const StageMeasurement& b, double factor) {
   return {
       .num_layers = add(a.num_layers, b.num_layers, factor),
+      .num_expert_layers = add(a.num_expert_layers, b.num_expert_layers, factor),
       .parameters = add(a.parameters, b.parameters, factor),
       .weights = add(a.weights, b.weights, factor),
       .parameter_bytes = add(a.parameter_bytes, b.parameter_bytes, factor),
@@ -249,6 +250,7 @@ void StagePieces::change_policy(StageMeasurement& stage, shard::ReshardPolicy po
 StageMeasurement StagePieces::half_and_half(const StageMeasurement& one, const StageMeasurement& other) {
   StageMeasurement half = add(add(one, one, -0.5), other, 0.5);
   half.num_layers = one.num_layers;
+  half.num_expert_layers = one.num_expert_layers;
   return half;
 }
 

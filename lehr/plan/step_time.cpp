@@ -122,7 +122,7 @@ StepPrediction predict_step(
   auto with = pipeline_costs(costs, largest_boundary(stages), program.rank_of_stage, splits_backward, context);
   StepPrediction step;
   if (std::none_of(costs.begin(), costs.end(), [](const StageCost* cost) { return cost->passes.empty(); })) {
-    const auto clock = std::make_shared<StepClock>(program, costs, context.machine.communication_overlap);
+    const auto clock = std::make_shared<StepClock>(program, costs, context.overlap());
     with.clock = clock;
     step.clock = clock;
   }

@@ -148,6 +148,58 @@ TEST(CostOf, OtherDesignsGatherOnceAndAccumulateInTheMatmul) {
   EXPECT_DOUBLE_EQ(cost({.gathers_once = true}).forward.communication[0].seconds, 2);
 }
 
+TEST(CostOf, OtherDesignsSendOtherNumbersOfBytes) {
+  const Machine machine{
+      .node_gb_per_second = 7, .node_latency_us = 0, .achieved_link_fraction = 1, .layer_overhead_us = 0};
+  StageMeasurement stage;
+  stage.forward.communication = {
+      {.axes = "tp", .collective = "all_gather", .group_size = 2, .bytes = 7'000'000'000, .calls = 1},
+      {.axes = "tp", .collective = "reduce_scatter", .group_size = 2, .bytes = 14'000'000'000, .calls = 1},
+      {.axes = "dp_replicate", .collective = "all_reduce", .group_size = 2, .bytes = 7'000'000'000, .calls = 1},
+      {.axes = "cp", .collective = "all_gather", .group_size = 2, .bytes = 7'000'000'000, .calls = 1}};
+  const auto seconds = [&](size_t which, const PeerDesign& peer) {
+    const CostContext context{
+        .machine = machine,
+        .mesh = {.data_parallel_replicate = 2, .context_parallel = 2, .tensor_parallel = 2},
+        .compute = at::kBFloat16,
+        .peer = peer};
+    return cost_of(stage, 0, context).forward.communication[which].seconds;
+  };
+  EXPECT_DOUBLE_EQ(seconds(0, {.tensor_parallel_gather_bytes = 0.5}), 0.5 * seconds(0, {}));
+  EXPECT_EQ(seconds(1, {.tensor_parallel_gather_bytes = 0.5}), seconds(1, {}));
+  EXPECT_EQ(seconds(2, {.tensor_parallel_gather_bytes = 0.5}), seconds(2, {}));
+  EXPECT_DOUBLE_EQ(seconds(2, {.replicate_bytes = 0.25}), 0.25 * seconds(2, {}));
+  EXPECT_EQ(seconds(0, {.replicate_bytes = 0.25}), seconds(0, {}));
+  EXPECT_DOUBLE_EQ(seconds(3, {.context_parallel_bytes = 4}), 4 * seconds(3, {}));
+}
+
+TEST(CostOf, LayersWithExpertsHaveMoreOverheadUnlessCudaGraphsCaptureThem) {
+  const Machine machine{.layer_overhead_us = 100, .expert_layer_overhead_us = 1000};
+  StageMeasurement stage;
+  stage.num_layers = 3;
+  stage.num_expert_layers = 2;
+  const auto overhead = [&](const PeerDesign& peer) {
+    return cost_of(stage, 0, {.machine = machine, .mesh = {}, .compute = at::kFloat, .peer = peer}).backward.overhead;
+  };
+  EXPECT_DOUBLE_EQ(overhead({}), 3 * 100e-6 + 2 * 1000e-6);
+  EXPECT_DOUBLE_EQ(overhead({.cuda_graphs = true}), 3 * 100e-6);
+}
+
+TEST(CostOf, CollectivesOfADesignWithoutOverlapAreExposed) {
+  StageMeasurement stage;
+  stage.forward.matmul_flops = 1e15;
+  stage.forward.communication = {
+      {.axes = "fsdp", .collective = "all_gather", .group_size = 8, .bytes = 1'000'000'000, .calls = 10}};
+  const Machine machine;
+  const auto gather = [&](const PeerDesign& peer) {
+    const mesh::DeviceMeshParameters mesh{.data_parallel_shard = 8};
+    return cost_of(stage, 0, {.machine = machine, .mesh = mesh, .compute = at::kBFloat16, .peer = peer})
+        .forward.communication[0];
+  };
+  EXPECT_LT(gather({}).exposed, 0.2 * gather({}).seconds);
+  EXPECT_DOUBLE_EQ(gather({.sharding_overlap = 0}).exposed, gather({}).seconds);
+}
+
 TEST(CostOf, TheSlowestRankDelaysAllOthers) {
   const Machine machine{.achieved_fraction = 1, .layer_overhead_us = 0, .rank_deviation = 0.01};
   StageMeasurement stage;

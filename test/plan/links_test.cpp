@@ -54,6 +54,18 @@ TEST(CollectiveSeconds, WithinANodeEqualARing) {
   EXPECT_EQ(collective_seconds(plain(), {}, "all_reduce", whole), 0);
 }
 
+TEST(CollectiveSeconds, DirectLinksServeOnlyTheirPairOfDevices) {
+  Machine direct = plain();
+  direct.ranks_per_node = 4;
+  direct.node_direct_links = true;
+  const GroupPlacement pair{.size = 2, .per_node = 2, .nodes = 1};
+  const GroupPlacement node{.size = 4, .per_node = 4, .nodes = 1};
+  EXPECT_DOUBLE_EQ(
+      link_time(direct, pair, "all_reduce", 1e9).node, 3 * link_time(plain(), pair, "all_reduce", 1e9).node);
+  EXPECT_DOUBLE_EQ(link_time(direct, pair, "send", 1e9).node, 3 * link_time(plain(), pair, "send", 1e9).node);
+  EXPECT_EQ(link_time(direct, node, "all_reduce", 1e9).node, link_time(plain(), node, "all_reduce", 1e9).node);
+}
+
 TEST(CollectiveSeconds, DevicesOfANodeShareTheTrafficToOtherNodes) {
   const double whole = 8e9;
   const double alone = collective_seconds(plain(), {.size = 4, .per_node = 1, .nodes = 4}, "reduce_scatter", whole);

@@ -86,6 +86,65 @@ TEST(MakePlan, WholeLogitsOfAPeerAreHeldByTheLastStage) {
   EXPECT_LT(whole - parts, 1000.0 * 256 * 512);
 }
 
+// The first stage of a plan, which is the only one here.
+StageMeasurement stage_of(const Overrides& overrides, const PeerDesign& peer) {
+  return plan_of(overrides, Machine{}, {.peer = peer}).stages.at(0).measured;
+}
+
+TEST(MakePlan, RecomputationOfAPeerStopsBeforeTheDownProjection) {
+  const auto with = [](const std::string& name, const std::string& mode) {
+    return model_of(name, {{"activation_checkpoint.mode", "\"" + mode + "\""}});
+  };
+  const double down = 4 * 2.0 * 256 * 160 * 64;  // 4 layers, 256 tokens
+  const PeerDesign peer{.stops_recompute = true};
+  const StageMeasurement whole = stage_of(with("qwen3", "full"), {});
+  const StageMeasurement stopped = stage_of(with("qwen3", "full"), peer);
+  EXPECT_DOUBLE_EQ(whole.backward.matmul_flops - stopped.backward.matmul_flops, down);
+  EXPECT_DOUBLE_EQ(whole.backward.recomputed_flops - stopped.backward.recomputed_flops, down);
+  EXPECT_EQ(stopped.forward.matmul_flops, whole.forward.matmul_flops);
+  // Experts' outputs are needed for the gradient of their weights.
+  for (const auto& [name, mode] : {std::pair("qwen3", "none"), std::pair("qwen3_moe", "full")}) {
+    EXPECT_EQ(
+        stage_of(with(name, mode), peer).backward.matmul_flops, stage_of(with(name, mode), {}).backward.matmul_flops)
+        << name;
+  }
+}
+
+TEST(MakePlan, PiecesOfAPeersContextAreMerged) {
+  const Overrides run = model_of(
+      "qwen3", {{"parallelism.context_parallel_degree", "2"}, {"parallelism.data_parallel_shard_degree", "1"}});
+  const auto moved = [&](double bytes) {
+    return stage_of(run, {.context_merge_bytes = bytes}).forward.pointwise_bytes;
+  };
+  // 4 layers, 128 tokens of 4 heads of 16 elements, 2 pieces. Attention counts whole blocks of keys.
+  EXPECT_NEAR(static_cast<double>(moved(100) - moved(0)), 100.0 * 4 * 128 * 64 * 2, 1e-2 * 100 * 4 * 128 * 64 * 2);
+}
+
+TEST(MakePlan, APeersWholeEmbeddingIsOnEachTensorParallelRank) {
+  const Overrides run =
+      model_of("qwen3", {{"parallelism.tensor_parallel_degree", "2"}, {"parallelism.data_parallel_shard_degree", "1"}});
+  const StageMeasurement parts = stage_of(run, {});
+  const StageMeasurement whole = stage_of(run, {.whole_embedding = true});
+  EXPECT_NEAR(
+      static_cast<double>(whole.parameter_bytes - parts.parameter_bytes), 4.0 * 512 * 64 / 2, 0.01 * 4 * 512 * 64);
+  EXPECT_NEAR(
+      static_cast<double>(whole.optimizer_bytes - parts.optimizer_bytes), 8.0 * 512 * 64 / 2, 0.01 * 8 * 512 * 64);
+  EXPECT_EQ(whole.forward.pointwise_bytes, parts.forward.pointwise_bytes);
+}
+
+TEST(MakePlan, APeersGatheredLogitsCrossTheLinks) {
+  const Overrides run =
+      model_of("qwen3", {{"parallelism.tensor_parallel_degree", "2"}, {"parallelism.data_parallel_shard_degree", "1"}});
+  Machine machine;
+  const auto seconds = [&](bool gathered, double speed) {
+    machine.node_gb_per_second = speed;
+    return plan_of(run, machine, {.peer = {.logit_bytes = 8, .gathered_logits = gathered}}).step_seconds;
+  };
+  // Float32 logits of 256 tokens: half of them come from the other rank, at 0.7 of the links' speed.
+  const double slower = seconds(true, 0.001) - seconds(true, 1e6) - (seconds(false, 0.001) - seconds(false, 1e6));
+  EXPECT_NEAR(slower, 256 * 512 * 4 / 2 / 0.7e6, 1e-3 * slower);
+}
+
 TEST(MakePlan, GoodputIsThatOfItsSavesAndFailures) {
   Machine machine{.device_mtbf_hours = 1, .storage_gb_per_second = 1e-3};
   const auto overrides = pipeline_of(2, 4, "1F1B", {{"checkpoint.interval", "1000000000"}});
