@@ -319,6 +319,20 @@ std::optional<Mesh> draw_second(Dice& dice, const Mesh& mesh, bool experts) {
   return then;
 }
 
+// Multi-token prediction, in families that have it.
+void draw_mtp(Dice& dice, Draw& draw) {
+  const bool deepseek = draw.family == "deepseek_v3";
+  if (!deepseek && draw.family != "glm4_moe" && draw.family != "qwen3_next") {
+    return;
+  }
+  const bool refused = draw.adapters || draw.teacher || draw.value("training.task") == "classification";
+  if (dice.chance(0.4) && dice.allows(refused)) {
+    draw.shape.emplace_back("training.mtp_loss_coef", "0.3");
+    draw.shape.emplace_back(
+        "model.args.num_nextn_predict_layers", dice.one_of<std::string>({"1", deepseek ? "2" : "1"}));
+  }
+}
+
 // Settings that change where the second mesh takes over.
 void draw_changes(Dice& dice, Draw& draw) {
   if (!draw.then || !dice.chance(0.5)) {
@@ -401,6 +415,7 @@ Draw draw_run(
   if (experts) {
     draw_float8_experts(dice, draw, float8);
   }
+  draw_mtp(dice, draw);  // last, so that draws of other families are the same without it
   return draw;
 }
 

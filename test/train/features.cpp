@@ -60,6 +60,8 @@ FeatureSet features(const Draw& draw) {
   add(kWindows.contains(draw.family), "windows");
   add(draw.value("model.args.tie_word_embeddings") == "true", "tied");
   add(experts && draw.value("training.router_aux_loss_coef") != "0", "router_losses");
+  const std::string ahead = draw.value("training.mtp_loss_coef");
+  add(!ahead.empty() && ahead != "0", "mtp");
   add(true, task(draw));
   add(draw.value("data.datasets.0.split_documents") == "\"blank_line\"", "documents");
   add(true, draw.value("optimizer.name"));
