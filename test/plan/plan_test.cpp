@@ -133,8 +133,13 @@ TEST(MakePlan, APeersWholeEmbeddingIsOnEachTensorParallelRank) {
 }
 
 TEST(MakePlan, APeersGatheredLogitsCrossTheLinks) {
-  const Overrides run =
-      model_of("qwen3", {{"parallelism.tensor_parallel_degree", "2"}, {"parallelism.data_parallel_shard_degree", "1"}});
+  Overrides run = model_of("qwen3");
+  for (const auto& entry : Overrides{
+           {"parallelism.tensor_parallel_degree", "2"},
+           {"parallelism.data_parallel_shard_degree", "1"},
+           {"training.global_batch_size", "1"}}) {
+    run.push_back(entry);
+  }
   Machine machine;
   const auto seconds = [&](bool gathered, double speed) {
     machine.node_gb_per_second = speed;
