@@ -31,12 +31,6 @@ inline constexpr bool kLayersMayDiffer = requires(LayerParameters p) {
   p.ffn_no_op;
 };
 
-/// True if a layer's parameters have windows: then each layer may have its own.
-template <class LayerParameters>
-inline constexpr bool kHasWindows = requires(LayerParameters p) {
-  p.pattern;
-};
-
 /// True if a layer has members for linear layers in place of its sub-blocks.
 template <class Layer>
 inline constexpr bool kMayBeLinear = requires(typename Layer::Impl layer) {
@@ -159,7 +153,11 @@ class DecoderArgs : public descriptor::ModelArgs {
     config_.num_hidden_layers = static_cast<int64_t>(blocks.size());
     config_.set_blocks(std::move(blocks));
   }
-  bool layers_may_have_windows() const override { return kHasWindows<LayerParameters>; }
+  bool layers_may_have_windows() const override {
+    return requires(LayerParameters p) {
+      p.pattern;
+    };
+  }
   void shift_layers(int64_t count) override {
     config_.pattern = config_.pattern.shifted(count);
     if (config_.linear_attention) {

@@ -33,6 +33,7 @@ struct Source {
     if (changes.size() > 0) {
       args = family.with_config_keys(*args, changes, "model.args");
     }
+    args->keep_mtp_modules(true);
     return updated_config(config, family, *args, dtype);
   }
   std::string read(const Node& node) const { return to_json(family.from_hf_config(node)->to_hf_config("bfloat16")); }
