@@ -358,7 +358,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, FindCheckpoint, ::testing::Values(1, 3));
 // A rank of a run with all that its checkpoints need.
 struct RankRun {
   TrainConfig config;
-  descriptor::ModelFamily family = model::qwen3_dense_family();
+  descriptor::ModelFamily family = model::qwen3_moe_family();
   std::unique_ptr<data::Tokenizer> tokenizer;
   RankModel rank;
   RunCheckpoints checkpoints;

@@ -26,7 +26,7 @@ lr = 3e-4
 [training]
 local_batch_size = 2
 seq_len = 32
-steps = 2
+steps = 1000
 dataset = "c4"
 [parallelism]
 data_parallel_shard_degree = -1
@@ -42,7 +42,8 @@ TrainConfig config_with(const std::string& file, const testing::Folder& folder, 
 
 TEST(TorchtitanConfig, RunsOnTheSampleOfC4) {
   const testing::Folder folder;
-  const TrainConfig config = config_with(kConfig, folder);
+  const TrainConfig config =
+      config_with(kConfig, folder, {{"training.steps", "2"}, {"lr_scheduler.warmup_steps", "0"}});
   ASSERT_EQ(config.data.datasets.size(), 1U);
   EXPECT_EQ(config.data.datasets.front().path, "recipe/data/c4_sample.jsonl");
   EXPECT_EQ(config.tokenizer.path, "byte");
