@@ -4,49 +4,56 @@
 
 namespace lehr::plan {
 
-void PeerDesign::fields(FieldVisitor& v) {
+namespace {
+// Communication: what overlaps, and how many bytes are sent.
+void communication_fields(FieldVisitor& v, PeerDesign& peer) {
   v.optional(
       "tensor_parallel_overlap",
-      tensor_parallel_overlap,
+      peer.tensor_parallel_overlap,
       "Fraction of the time of tensor-parallel collectives that overlaps with matmuls (async TP).",
       between(0, 1));
   v.optional(
       "context_parallel_overlap",
-      context_parallel_overlap,
+      peer.context_parallel_overlap,
       "Fraction of the time of the exchange of keys and values that overlaps with attention.",
       between(0, 1));
   v.optional(
       "expert_parallel_overlap",
-      expert_parallel_overlap,
+      peer.expert_parallel_overlap,
       "Fraction of the time of all-to-alls that overlaps with another micro-batch.",
       between(0, 1));
   v.optional(
       "dispatch_bytes",
-      dispatch_bytes,
+      peer.dispatch_bytes,
       "Bytes of all-to-alls over those of Lehr: below 1 if a token is sent once to a node that has several of its "
       "experts.",
       positive());
   v.optional(
       "sharding_overlap",
-      sharding_overlap,
+      peer.sharding_overlap,
       "Part of machine.communication_overlap that holds for collectives of parameters and gradients; 0: none of them "
       "overlaps.",
       between(0, 1));
   v.optional(
       "replicate_bytes",
-      replicate_bytes,
+      peer.replicate_bytes,
       "Bytes of the all-reduces of replicas over those of Lehr: 0.5 for gradients in bfloat16.",
       positive());
   v.optional(
       "tensor_parallel_gather_bytes",
-      tensor_parallel_gather_bytes,
+      peer.tensor_parallel_gather_bytes,
       "Bytes of tensor-parallel all-gathers over those of Lehr: 0.5 for float8 instead of bfloat16.",
       positive());
   v.optional(
       "context_parallel_bytes",
-      context_parallel_bytes,
+      peer.context_parallel_bytes,
       "Bytes of the exchange of keys and values over those of Lehr: above 1 if they are repeated for all heads.",
       positive());
+}
+}  // namespace
+
+void PeerDesign::fields(FieldVisitor& v) {
+  communication_fields(v, *this);
   v.optional(
       "pointwise_bytes",
       pointwise_bytes,

@@ -115,12 +115,6 @@ void TrainingConfig::fields(FieldVisitor& v) {
       cuda_graphs,
       "Capture forward and backward as a CUDA graph and replay it. Helps small models that are bound by kernel "
       "launches; keeps the memory of a step allocated. Needs one GPU and Lehr's CUDA kernels.");
-  v.optional(
-      "dataset",
-      dataset,
-      "torchtitan's name of a data set, in place of [[data.datasets]]: \"c4\" or \"c4_test\". Without dataset_path it is "
-      "the sample of 40 documents of C4 in Lehr's recipe/data, and without a tokenizer it is read as bytes.");
-  v.optional("dataset_path", dataset_path, "The file or folder of training.dataset.");
   task_fields(v);
 }
 

@@ -45,7 +45,7 @@ void report_gpu(Logger& log, const descriptor::ModelArgs& args, at::Device devic
   }
 }
 
-// Reports the mesh, float8 and adapters of runs that have them.
+// Reports a named data set, the mesh, float8 and adapters of runs that have them.
 void report_parts(
     Logger& log,
     const TrainConfig& config,
@@ -53,6 +53,14 @@ void report_parts(
     const peft::TrainableCounts& trains,
     at::Device device,
     const Ranks& ranks) {
+  if (const TrainingConfig& t = config.training; !t.dataset.empty()) {
+    const bool own = !config.tokenizer.path.empty();
+    log.info(
+        "data       {}, for training.dataset = \"{}\"; tokenizer: {}",
+        t.path_of_dataset(),
+        t.dataset,
+        own ? config.tokenizer.path : config.model.hf_assets_path);
+  }
   if (ranks.world_size() > 1) {
     log.info(
         "mesh       {} ranks: {} ({})",
@@ -105,13 +113,6 @@ void RunLog::report_start(
       t.mixed_precision_param ? ", arithmetic in " + *t.mixed_precision_param : "",
       device.is_cpu() ? fmt::format("kernels for {}, ", ops::describe_kernels(compute_type(t))) : "",
       at::get_num_threads());
-  if (!t.dataset.empty()) {
-    log_.info(
-        "data       {}, for training.dataset = \"{}\"; tokenizer: {}",
-        t.path_of_dataset(),
-        t.dataset,
-        config_.tokenizer.path.empty() ? config_.model.hf_assets_path : config_.tokenizer.path);
-  }
   if (device.is_cuda()) {
     report_gpu(log_, args, device, compute_type(t));
   }

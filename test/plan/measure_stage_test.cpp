@@ -410,7 +410,7 @@ TEST_F(MeasureStage, AStageOfALargeModelIsMeasuredInSeconds) {
   const auto begin = std::chrono::steady_clock::now();
   const auto m = planned.on_meta({.stage = 15, .rank_of_stage = rank_of_stage});
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  EXPECT_LT(took.count(), 10);  // about 0.5 s on an idle machine
+  EXPECT_LT(took.count(), 60);  // about 0.5 s on an idle machine; the whole model would take minutes
   EXPECT_EQ(m.num_layers, 7);
 }
 
