@@ -72,10 +72,10 @@ class FsdpSchedule final : public FsdpBackward, public std::enable_shared_from_t
   /// States whether the next forward and backward are those of the step's last micro-batch. True after begin_step().
   void set_last_microbatch(bool last) { last_ = last; }
   bool reductions_end_step() const { return reductions_.wait_at_end; }
-  /// Waits for the reduce-scatters under way, and reshards. After the last micro-batch it also reduces the gradients of
+  /// Waits for the reduce-scatters in flight, and reshards. After the last micro-batch it also reduces the gradients of
   /// units that some ranks did not use, and sums gradients over replicas. Throws a usage error outside of a step.
   void finish_backward();
-  /// Forgets the step under way, after an error: unshards, graphs and gradients. Backward of older graphs then throws.
+  /// Forgets the current step, after an error: unshards, graphs and gradients. Backward of older graphs then throws.
   void reset() noexcept;
   /// Unshards all units until the next begin_step(), for evaluation and for reading whole parameters.
   void unshard_all();

@@ -40,7 +40,8 @@ void StoreCoordinator::set(const std::string& key, const std::string& text) {
 // Waits for the text of a key and returns it.
 std::string StoreCoordinator::get(const std::string& key, const std::string& what, Clock::time_point start) {
   auto pause = std::chrono::milliseconds(1);
-  const std::chrono::milliseconds limit = transport_.watch() == nullptr ? patience_ : transport_.watch()->timeout();
+  const mesh::Watchdog* watch = transport_.watch();
+  const auto limit = watch != nullptr ? watch->timeout() : std::chrono::milliseconds::zero();
   int64_t asked = 0;
   while (!store_->check({key})) {
     transport_.check();
@@ -63,7 +64,7 @@ std::string StoreCoordinator::get(const std::string& key, const std::string& wha
 // wait for the same key, one asks. `time` counts the requests of one wait.
 void StoreCoordinator::look_for_silent_ranks(
     const std::string& key, int64_t time, const std::string& what, std::chrono::seconds waited) {
-  if (transport_.watch() != nullptr && store_->add(fmt::format("{}/asked {}", key, time), 1) == 1) {
+  if (store_->add(fmt::format("{}/asked {}", key, time), 1) == 1) {
     transport_.watch()->expect_answers(
         *store_, fmt::format("{}: no answer from {} within {} s", name_, what, waited.count()));
   }
