@@ -30,12 +30,11 @@ std::optional<Node> as_written(
   }
 }
 
-// The dtype of the weights has two names, of which a file should have one.
+// The dtype of the weights has two names, of which a file should have one. A key that is there keeps its place.
 void set_dtype(Node& config, const Node& source, const std::string& dtype) {
-  const char* name = source.find("dtype") != nullptr ? "dtype" : "torch_dtype";
-  config.erase("torch_dtype");
-  config.erase("dtype");
-  config.set(name, Node(dtype));
+  const bool is_newer = source.find("dtype") != nullptr;
+  config.erase(is_newer ? "torch_dtype" : "dtype");
+  config.set(is_newer ? "dtype" : "torch_dtype", Node(dtype));
 }
 }  // namespace
 

@@ -43,21 +43,15 @@ struct Source {
   const descriptor::ModelFamily& family;
 };
 
-TEST(PublishedConfigs, LoseNoKey) {
+TEST(PublishedConfigs, LoseNoKeyAndNoOrder) {
   int64_t count = 0;
   for (const auto& file : std::filesystem::directory_iterator(kPublished)) {
     const Source source(file.path().stem().string());
     const std::string dtype = descriptor::dtype_of(source.config, "bfloat16");
-    const Node result = source.updated("{}", dtype);
-    for (const auto& [key, value] : source.config.entries()) {
-      if (key == "quantization_config") {
-        EXPECT_EQ(result.find(key), nullptr) << file.path();
-        continue;
-      }
-      const Node* found = result.find(key);
-      ASSERT_NE(found, nullptr) << file.path() << ": " << key;
-      EXPECT_EQ(to_json(*found), to_json(value)) << file.path() << ": " << key;
-    }
+    // Whole and in their order: a resumed run writes the bytes of one that was never stopped.
+    EXPECT_EQ(
+        to_json(source.updated("{}", dtype), true), to_json(without(source.config, "quantization_config"), true))
+        << file.path();
     ++count;
   }
   EXPECT_GE(count, 12);
