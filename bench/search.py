@@ -258,6 +258,8 @@ def main():
     p.add_argument("--work", type=Path, help="folder that is kept, and continued by the next run")
     p.add_argument("--out", default="bench/results_search.md")
     a = p.parse_args()
+    if "reuse" in a.parts.split(",") and not Path(a.scores_bench).exists():
+        p.error(f"{a.scores_bench}: no such program; run `make bench-build`, or give --scores-bench")
     parts = a.parts.split(",")
     if unknown := [part for part in parts if part not in PARTS]:
         p.error(f"--parts: expected {', '.join(PARTS)}, found {unknown[0]}")

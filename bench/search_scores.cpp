@@ -42,7 +42,10 @@ class TemporaryFolder {
   TemporaryFolder() : path_(std::filesystem::temp_directory_path() / fmt::format("lehr-search-scores-{}", ::getpid())) {
     std::filesystem::create_directories(path_);
   }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   const std::filesystem::path& path() const { return path_; }

@@ -12,7 +12,8 @@ bool equal(const Node& a, const Node& b) {
   return to_json(a) == to_json(b);
 }
 
-constexpr const char* kMtpModules = "num_nextn_predict_layers";
+// What does not hold for a folder that we write: its weights are not quantized, and it has no code of its own.
+constexpr const char* kLeftOut[] = {"quantization_config", "auto_map"};
 
 std::unique_ptr<ModelArgs> read(const Node& config, const ModelFamily& family, bool keeps_mtp_modules) {
   auto args = family.from_hf_config(parse_json(to_json(config), "config.json"));
@@ -38,6 +39,13 @@ void set_dtype(Node& config, const Node& source, const std::string& dtype) {
 }
 }  // namespace
 
+bool is_of_family(const Node& config, const ModelFamily& family) {
+  const Node* type = config.is_table() ? config.find("model_type") : nullptr;
+  const auto& types = family.hf_model_types;
+  return type != nullptr && type->is_string() &&
+         std::find(types.begin(), types.end(), type->as_string()) != types.end();
+}
+
 std::string dtype_of(const Node& config, const std::string& otherwise) {
   for (const char* name : {"dtype", "torch_dtype"}) {
     const Node* found = config.find(name);
@@ -50,14 +58,16 @@ std::string dtype_of(const Node& config, const std::string& otherwise) {
 
 Node updated_config(const Node& given, const ModelFamily& family, const ModelArgs& args, const std::string& dtype) {
   const Node now = args.to_hf_config(dtype);
+  if (!is_of_family(given, family)) {
+    return now;
+  }
   Node source = given;
-  if (source.is_table()) {
-    source.erase("quantization_config");  // weights are written in `dtype`
+  for (const char* key : kLeftOut) {
+    source.erase(key);
   }
   const bool keeps = args.keeps_mtp_modules();
-  const auto before = source.is_table() ? as_written(source, family, keeps, dtype) : std::nullopt;
-  const Node* type = before ? before->find("model_type") : nullptr;
-  if (!before || (type != nullptr && !equal(*type, now.at("model_type")))) {
+  const auto before = as_written(source, family, keeps, dtype);
+  if (!before) {
     return now;
   }
   Node result = source;
@@ -76,10 +86,11 @@ Node updated_config(const Node& given, const ModelFamily& family, const ModelArg
     const auto written = as_written(config, family, keeps, dtype);
     return written && equal(*written, now);
   };
-  // Modules that are left out do not count as changed, since they are not read.
+  // The number of modules is that of the folder. Modules that are left out do not count as changed above, since they
+  // are not read; and a missing key would not say that there are none.
   const auto finished = [&](Node config) {
-    if (config.find(kMtpModules) != nullptr && read(source, family, true)->num_mtp_modules() > 0) {
-      config.set(kMtpModules, Node(args.num_mtp_modules()));
+    if (const Node* modules = now.find(kMtpModulesKey)) {
+      config.set(kMtpModulesKey, *modules);
     }
     set_dtype(config, source, dtype);
     return config;

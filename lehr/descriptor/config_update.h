@@ -10,6 +10,13 @@
 
 namespace lehr::descriptor {
 
+/// The key with the number of modules for multi-token prediction whose weights a folder has. Families that may have
+/// such modules write it always, 0 too.
+inline constexpr const char* kMtpModulesKey = "num_nextn_predict_layers";
+
+/// Returns true if `config`, a config.json, has a model_type that the family reads.
+bool is_of_family(const Node& config, const ModelFamily& family);
+
 /// Returns torch's name of the weights' dtype in a config.json (`torch_dtype`, or `dtype` since transformers 5);
 /// `otherwise` if it has none.
 std::string dtype_of(const Node& config, const std::string& otherwise);
@@ -17,8 +24,8 @@ std::string dtype_of(const Node& config, const std::string& otherwise);
 /// Returns the config.json of `args`, whose weights have the dtype `dtype`, as an update of `source`, the config.json
 /// of the model that it was made from. Keys that the family does not read stay, such as the names of labels, and so
 /// does the form of those that it reads (rope_parameters, or rope_theta and rope_scaling). Keys whose meaning has
-/// changed are replaced; quantization_config is left out. If `source` describes a model of another family, returns what
-/// `args` writes.
+/// changed are replaced; quantization_config and auto_map (names of Python files) are left out. If `source` describes a
+/// model of another family, returns what `args` writes.
 Node updated_config(const Node& source, const ModelFamily& family, const ModelArgs& args, const std::string& dtype);
 
 /// Returns `source`, a generation_config.json, with these stop tokens added to its own, and with the padding token.

@@ -50,13 +50,16 @@ std::string Watchdog::called(int64_t rank) const {
   return place.empty() ? fmt::format("rank {}", rank) : fmt::format("rank {} ({})", rank, place);
 }
 
+// All ranks of a large world poll one store.
+milliseconds Watchdog::interval() const {
+  return milliseconds(300 + options_.world_size);
+}
+
 void Watchdog::watch() {
-  // All ranks of a large world poll one store.
-  const milliseconds interval(300 + options_.world_size);
   bool alarmed = false;
   auto reached = Clock::now();  // the store, or a machine that keeps a connection to it
   std::unique_lock lock(mutex_);
-  while (!wake_.wait_for(lock, interval, [this] { return ending_; })) {
+  while (!wake_.wait_for(lock, interval(), [this] { return ending_; })) {
     lock.unlock();
     look_at_device();
     try {

@@ -106,6 +106,7 @@ class Watchdog {
 
  private:
   void watch();
+  std::chrono::milliseconds interval() const;  // between two looks at the store
   void expect_message(const c10::intrusive_ptr<c10d::Work>& work);
   void look_at_device();
   [[noreturn]] void explain(

@@ -128,15 +128,24 @@ void Watchdog::explain(
 }
 
 void Watchdog::expect_answers(c10d::Store& store, const std::string& what) {
-  const auto reports = request_reports(store, options_.world_size, 2 * options_.patience);
+  const auto reports = request_reports(store, options_.world_size, 2 * options_.patience + 4 * interval());
   std::vector<std::string> silent;
-  for (int64_t rank = 0; rank < options_.world_size && silent.size() < kMostNamed; ++rank) {
-    if (!reports[static_cast<size_t>(rank)]) {
+  size_t more = 0;
+  for (int64_t rank = 0; rank < options_.world_size; ++rank) {
+    if (reports[static_cast<size_t>(rank)]) {
+      continue;
+    }
+    if (silent.size() < kMostNamed) {
       silent.push_back(called(rank) + kSilent);
+    } else {
+      ++more;
     }
   }
   if (silent.empty()) {
     return;
+  }
+  if (more > 0) {
+    silent.push_back(fmt::format("and {} more", more));
   }
   const std::string report = fmt::format("{}: {}", what, fmt::join(silent, "; "));
   publish_failure(store, -1, report);

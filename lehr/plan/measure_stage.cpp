@@ -46,6 +46,32 @@ double size_of(const nn::ParameterPtr& weight) {
   return static_cast<double>(c10::multiply_integers(weight->shape()));
 }
 
+// Adds the weights of linear layers, and those in float8 or, without float8.enable (`float8`), those that can be.
+void count_linear(MatmulWeights& weights, nn::Model& model, bool float8) {
+  const nn::Float8Layers layers = nn::float8_layers(model);
+  const std::set<std::string> fit(layers.fit.begin(), layers.fit.end());
+  std::vector<std::pair<std::string, double>> moe;  // names of MoE layers, and the fraction of experts that is active
+  for (const auto& [name, module] : nn::named_modules(model)) {
+    const auto within = std::find_if(
+        moe.begin(), moe.end(), [&name = name](const auto& layer) { return name.starts_with(layer.first + "."); });
+    if (const auto* moe_layer = dynamic_cast<const nn::MoELayerImpl*>(module)) {
+      moe.emplace_back(
+          name, static_cast<double>(moe_layer->router->top_k()) / static_cast<double>(moe_layer->num_experts()));
+    } else if (const auto* layer = dynamic_cast<const nn::LinearImpl*>(module)) {
+      const double size = size_of(layer->tied() ? layer->tied() : layer->own_parameter("weight"));
+      if (within != moe.end()) {
+        weights.active_experts_float8 += layer->float8() ? size : 0;
+        continue;
+      }
+      weights.linear += size;
+      weights.linear_float8 += (float8 ? layer->float8().has_value() : fit.contains(name)) ? size : 0;
+    } else if (const auto* experts = dynamic_cast<const nn::GroupedLinearImpl*>(module)) {
+      const double active = within != moe.end() ? within->second : 1;
+      weights.active_experts_float8 += experts->float8() ? active * size_of(experts->own_parameter("weight")) : 0;
+    }
+  }
+}
+
 // `float8` is float8.enable.
 MatmulWeights weights_of(nn::Model& model, bool float8) {
   MatmulWeights weights{.active = static_cast<double>(nn::count_parameters(model))};
@@ -57,19 +83,7 @@ MatmulWeights weights_of(nn::Model& model, bool float8) {
   for (const auto& [name, parameter] : nn::named_parameters(model)) {
     weights.active -= name.find("embed_tokens") != std::string::npos ? size_of(parameter) : 0;
   }
-  const nn::Float8Layers layers = nn::float8_layers(model);
-  const std::set<std::string> fit(layers.fit.begin(), layers.fit.end());
-  for (const auto& [name, module] : nn::named_modules(model)) {
-    if (const auto* layer = dynamic_cast<const nn::LinearImpl*>(module)) {
-      const double size = size_of(layer->tied() ? layer->tied() : layer->own_parameter("weight"));
-      weights.linear += size;
-      weights.linear_float8 += (float8 ? layer->float8().has_value() : fit.contains(name)) ? size : 0;
-    } else if (const auto* experts = dynamic_cast<const nn::GroupedLinearImpl*>(module)) {
-      const double size = size_of(experts->own_parameter("weight"));
-      weights.experts += size;
-      weights.experts_float8 += experts->float8() ? size : 0;
-    }
-  }
+  count_linear(weights, model, float8);
   return weights;
 }
 

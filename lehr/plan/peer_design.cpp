@@ -31,8 +31,8 @@ void communication_fields(FieldVisitor& v, PeerDesign& peer) {
   v.optional(
       "sharding_overlap",
       peer.sharding_overlap,
-      "Part of machine.communication_overlap that holds for collectives of parameters and gradients; 0: none of them "
-      "overlaps.",
+      "Part of machine.communication_overlap that holds for what is in flight while a rank computes: collectives of "
+      "parameters and gradients, and messages between stages; 0: none of it overlaps.",
       between(0, 1));
   v.optional(
       "replicate_bytes",

@@ -5,30 +5,44 @@
 #include <algorithm>
 #include <cctype>
 
-#include "lehr/nn/float8.h"
+#include "lehr/nn/experts.h"
+#include "lehr/nn/linear.h"
 #include "lehr/nn/moe.h"
+#include "lehr/nn/named_modules.h"
 #include "lehr/plan/experts.h"
 #include "lehr/plan/peer_stage.h"
 
 namespace lehr::plan {
 
 namespace {
-// Returns a key of a stage: parameter names with "#" for layer numbers, shapes, and the properties that shapes do not
-// show. Stages with the same key have the same cost.
+// Returns a name with "#" for layer numbers.
+std::string without_numbers(const std::string& name) {
+  std::string kind;
+  for (size_t i = 0; i < name.size(); ++i) {
+    const bool digit = std::isdigit(static_cast<unsigned char>(name[i])) != 0;
+    const bool number = digit && (i == 0 || name[i - 1] == '.' || kind.back() == '#');
+    if (!number) {
+      kind += name[i];
+    } else if (kind.empty() || kind.back() != '#') {
+      kind += '#';
+    }
+  }
+  return kind;
+}
+
+// Returns a key of a stage: names of parameters without numbers, shapes, and the properties that shapes do not show.
+// Stages with the same key have the same cost.
 std::string kind_of(nn::Model& stage, bool first, bool last) {
   std::map<std::string, int64_t> counts;
   for (const auto& [name, parameter] : nn::named_parameters(stage)) {
-    std::string kind;
-    for (size_t i = 0; i < name.size(); ++i) {
-      const bool digit = std::isdigit(static_cast<unsigned char>(name[i])) != 0;
-      const bool number = digit && (i == 0 || name[i - 1] == '.' || kind.back() == '#');
-      if (!number) {
-        kind += name[i];
-      } else if (kind.empty() || kind.back() != '#') {
-        kind += '#';
-      }
+    ++counts[fmt::format("{}({})", without_numbers(name), fmt::join(parameter->shape(), ","))];
+  }
+  for (const auto& [name, module] : nn::named_modules(stage)) {
+    const auto* layer = dynamic_cast<const nn::LinearImpl*>(module);
+    const auto* experts = dynamic_cast<const nn::GroupedLinearImpl*>(module);
+    if ((layer != nullptr && layer->float8()) || (experts != nullptr && experts->float8())) {
+      ++counts["float8 " + without_numbers(name)];
     }
-    ++counts[fmt::format("{}({})", kind, fmt::join(parameter->shape(), ","))];
   }
   std::string text = fmt::format("{}{} of {} layers, of", first, last, stage.num_local_layers());
   for (const nn::MoELayerImpl* moe_layer : nn::moe_layers(stage)) {
@@ -37,7 +51,6 @@ std::string kind_of(nn::Model& stage, bool first, bool last) {
   for (const auto& [name, count] : counts) {
     text += fmt::format(" {} {}", count, name);
   }
-  text += fmt::format(", in float8 {} and {} of experts", nn::count_float8(stage), nn::count_float8_experts(stage));
   return text;
 }
 }  // namespace

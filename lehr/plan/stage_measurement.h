@@ -64,17 +64,17 @@ struct ActionMeasurement {
 struct MatmulWeights {
   double active = 0;          ///< Weights that a token uses, without embeddings.
   double active_experts = 0;  ///< Those of them in MoE layers.
-  double linear = 0;          ///< Weights of linear layers: of all but experts.
+  double linear = 0;          ///< Weights of linear layers outside of MoE layers.
   /// Those of them in float8. Without float8.enable, those that can be: all but heads and routers (nn/float8.h).
   double linear_float8 = 0;
-  double experts = 0;         ///< Weights of all experts.
-  double experts_float8 = 0;  ///< Those of them in float8 (float8.moe_fqns).
+  /// Those of active_experts in float8: experts (float8.moe_fqns), and linear layers of shared experts.
+  double active_experts_float8 = 0;
 
   /// @name Fractions of FLOPs; 0 without such FLOPs
   /// @{
   double expert_share() const { return active > 0 ? std::min(1.0, active_experts / active) : 0; }
   double float8_share() const { return linear > 0 ? linear_float8 / linear : 0; }  ///< Of linear layers.
-  double float8_expert_share() const { return experts > 0 ? experts_float8 / experts : 0; }
+  double float8_expert_share() const { return active_experts > 0 ? active_experts_float8 / active_experts : 0; }
   /// @}
 };
 

@@ -60,8 +60,7 @@ MatmulWeights add(MatmulWeights a, const MatmulWeights& b, double factor) {
         &MatmulWeights::active_experts,
         &MatmulWeights::linear,
         &MatmulWeights::linear_float8,
-        &MatmulWeights::experts,
-        &MatmulWeights::experts_float8}) {
+        &MatmulWeights::active_experts_float8}) {
     a.*weights = std::max(0.0, a.*weights + factor * b.*weights);
   }
   return a;

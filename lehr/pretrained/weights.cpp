@@ -27,15 +27,22 @@ std::vector<std::string> prediction_layers(const std::filesystem::path& folder) 
     return layers;
   }
   const Node config = parse_json_file(file);
-  const Node* type = config.is_table() ? config.find("model_type") : nullptr;
-  if (type != nullptr && type->is_string() && type->as_string() == "qwen3_next") {
+  const auto has_type = [&](const char* name) {
+    const Node* type = config.is_table() ? config.find("model_type") : nullptr;
+    return type != nullptr && type->is_string() && type->as_string() == name;
+  };
+  if (has_type("qwen3_next")) {
     layers.emplace_back("mtp.");
   }
   const Node* own = config.is_table() ? config.find("num_hidden_layers") : nullptr;
   const Node* more = config.is_table() ? config.find("num_nextn_predict_layers") : nullptr;
   constexpr int64_t kMost = 64;
-  if (own != nullptr && own->is_int() && more != nullptr && more->is_int()) {
-    for (int64_t i = 0; i < std::min(more->as_int(), kMost); ++i) {
+  int64_t count = has_type("deepseek_v3") || has_type("glm4_moe") ? 1 : 0;  // without the key
+  if (more != nullptr && more->is_int()) {
+    count = std::min(more->as_int(), kMost);
+  }
+  if (own != nullptr && own->is_int()) {
+    for (int64_t i = 0; i < count; ++i) {
       layers.push_back(fmt::format("model.layers.{}.", own->as_int() + i));
     }
   }

@@ -273,10 +273,12 @@ void require_used_windows(const SpaceConfig& config, const std::vector<BlockConf
     }
   }
   for (const int64_t window : config.windows) {
+    const bool is_used = window < largest;
     require(
-        window<largest, "space.windows: {} is smaller than the window of no layer; {}", window, largest> 0
-            ? fmt::format("the largest has {} tokens", largest)
-            : "no layer has attention");
+        is_used,
+        "space.windows: {} is smaller than the window of no layer; {}",
+        window,
+        largest > 0 ? fmt::format("the largest has {} tokens", largest) : "no layer has attention");
   }
 }
 

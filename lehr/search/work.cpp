@@ -163,10 +163,6 @@ int64_t peak_of_measurement(
 
 PassCosts measure_pass(const Search& search) {
   const at::NoGradGuard no_grad;
-  std::optional<MemoryMeter> meter;
-  if (search.pieces().device().is_cpu()) {
-    meter.emplace(at::kCPU);
-  }
   const DecoderPieces& pieces = search.pieces();
   const SearchSpace space = make_space(search.config().space, pieces.blocks(), equal_scores(pieces.blocks()));
   Library library(search.environment().teacher, search.environment().families, pieces, space);
@@ -198,8 +194,9 @@ PassCosts measure_pass(const Search& search) {
   }
   const bool trained = search.config().local_distillation.steps > 0;
   costs.library_bytes = library_bytes(library, trained);
-  if (meter) {
-    costs.bytes = peak_of_measurement(library, trained, *meter, [&](const std::optional<Place>& place) {
+  if (search.pieces().device().is_cpu()) {
+    MemoryMeter meter(at::kCPU);  // after the times, which it would lengthen
+    costs.bytes = peak_of_measurement(library, trained, meter, [&](const std::optional<Place>& place) {
       PrefixPass pass(embeddings, layers, head, inputs);
       const Piece variant = place ? library.layer(*place) : nullptr;
       const at::Tensor found = pass.with(place ? place->layer : 0, variant);

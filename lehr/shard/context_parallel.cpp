@@ -34,6 +34,8 @@ nn::ModelInputs take_context_part(const nn::ModelInputs& inputs, const mesh::Dis
        {&part.input_ids,
         &part.position_ids,
         &part.labels,
+        &part.future_ids,
+        &part.future_labels,
         &part.pooling_mask,
         &part.attention_mask.document_ids,
         &part.attention_mask.key_padding}) {

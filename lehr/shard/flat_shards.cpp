@@ -41,6 +41,28 @@ int64_t FlatShards::bytes() const {
          static_cast<int64_t>(c10::elementSize(compute_));
 }
 
+void FlatShards::exchange(
+    const at::Tensor& buffer, const at::Tensor& whole, size_t index, int64_t offset, Copy copy) const {
+  const auto dim = static_cast<size_t>(parameters_[index].dim);
+  const int64_t ranks = group_.size();
+  if (parameters_[index].shape[dim] % ranks == 0) {
+    // All shards at once, (ranks, shape of a shard): with thousands of ranks, one copy each would cost more than the
+    // collective.
+    auto shape = parameters_[index].shape;
+    shape[dim] /= ranks;
+    const at::Tensor chunks =
+        whole.unflatten(parameters_[index].dim, {ranks, shape[dim]}).movedim(parameters_[index].dim, 0);
+    shape.insert(shape.begin(), ranks);
+    const at::Tensor places = buffer.narrow(1, offset, numel_of(shape) / ranks).view(shape);
+    copy == Copy::to_buffer ? places.copy_(chunks) : chunks.copy_(places);
+    return;
+  }
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const at::Tensor chunk = chunk_of(whole, index, rank), place = place_of(buffer, index, offset, rank);
+    copy == Copy::to_buffer ? place.copy_(chunk) : chunk.copy_(place);
+  }
+}
+
 at::Tensor FlatShards::chunk_of(const at::Tensor& whole, size_t index, int64_t rank) const {
   const Range range = chunk_of_rank(parameters_[index], group_, rank);
   return whole.narrow(parameters_[index].dim, range.begin, range.size());
@@ -94,9 +116,7 @@ void FlatShards::finish_gather(const std::vector<at::Tensor>& targets) {
   gathering_.wait();
   int64_t offset = 0;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    for (int64_t rank = 0; rank < group_.size(); ++rank) {
-      chunk_of(targets[i], i, rank).copy_(place_of(gathered_, i, offset, rank));
-    }
+    exchange(gathered_, targets[i], i, offset, Copy::from_buffer);
     offset += room_for(i);
   }
   drop_gather();
@@ -129,8 +149,8 @@ void FlatShards::start_reduce(const std::vector<at::Tensor>& gradients) {
     if (!parameters_[i].parameter->trainable()) {
       continue;
     }
-    for (int64_t rank = 0; gradients[i].defined() && rank < group_.size(); ++rank) {
-      place_of(buffer, i, offset, rank).copy_(chunk_of(gradients[i], i, rank));
+    if (gradients[i].defined()) {
+      exchange(buffer, gradients[i], i, offset, Copy::to_buffer);
     }
     offset += room_for(i);
   }

@@ -51,6 +51,9 @@ class FlatShards {
   int64_t bytes() const;
 
  private:
+  enum class Copy { to_buffer, from_buffer };
+  // Copies between the whole parameter `index` and its shards of all ranks in `buffer` (ranks, elements per rank).
+  void exchange(const at::Tensor& buffer, const at::Tensor& whole, size_t index, int64_t offset, Copy copy) const;
   at::Tensor chunk_of(const at::Tensor& whole, size_t index, int64_t rank) const;
   at::Tensor place_of(const at::Tensor& buffer, size_t index, int64_t offset, int64_t rank) const;
   int64_t room_for(size_t index) const { return rooms_[index]; }

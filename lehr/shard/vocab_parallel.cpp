@@ -39,7 +39,7 @@ class LookUpOwnRows : public nn::CallHook {
         group_.size());
     at::Tensor sum;
     for (size_t i = 0; i < rows_.size(); ++i) {
-      const at::Tensor part = look_up(embeddings_.segments[i], rows_[i], input_ids);  // (B, T, H)
+      const at::Tensor part = look_up(embeddings_.segments[i], rows_[i], input_ids);  // (B, T, H) or (B, T, D, H)
       sum = i == 0 ? part : sum + part;
     }
     return mesh::reduce_scatter(sum, group_, /*dim=*/1);
@@ -50,7 +50,9 @@ class LookUpOwnRows : public nn::CallHook {
     if (rows.size() == 0) {
       // Zeros that depend on the table: all ranks must agree on which results need gradients, or backward would not run
       // the same collectives.
-      return table->weight.sum(0).expand({ids.size(0), ids.size(1), -1});
+      std::vector<int64_t> shape = ids.sizes().vec();
+      shape.push_back(-1);
+      return table->weight.sum(0).expand(shape);
     }
     const at::Tensor others = ids.lt(rows.begin).logical_or(ids.ge(rows.end));
     return table((ids - rows.begin).masked_fill(others, 0)).masked_fill(others.unsqueeze(-1), 0);

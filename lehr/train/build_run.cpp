@@ -256,6 +256,8 @@ void open_log(Run& run, const TrainConfig& given, const RunRecompute& recompute)
   TrainConfig saved = run.config;
   saved.profiling.operator_table = given.profiling.operator_table;
   saved.activation_checkpoint = given.activation_checkpoint;
+  saved.training.dataset.clear();  // [[data.datasets]] has it now
+  saved.training.dataset_path.clear();
   write_file_atomically(std::filesystem::path(run.config.job.dump_folder) / "config.toml", to_toml(saved));
   run.log = std::make_unique<RunLog>(
       run.config,

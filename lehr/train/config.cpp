@@ -295,14 +295,16 @@ void TrainConfig::complete() {
 void TrainConfig::check_dataset(Problems& problems) const {
   if (training.dataset.empty()) {
     if (!training.dataset_path.empty()) {
-      problems.add("training.dataset_path", "requires training.dataset; or name the path in [[data.datasets]]");
+      problems.add(
+          "training.dataset_path",
+          "requires training.dataset; or remove this key and name the path in [[data.datasets]]");
     }
   } else if (training.path_of_dataset().empty()) {
     problems.add(
         "training.dataset",
         fmt::format(
             "expected \"c4\" or \"c4_test\", found \"{}\"; set training.dataset_path to the file or folder of this data "
-            "set, or name it in [[data.datasets]]",
+            "set, or remove this key and name the data in [[data.datasets]]",
             training.dataset));
   } else if (data.datasets.size() != 1 || data.datasets.front().path != training.path_of_dataset()) {
     problems.add("training.dataset", "conflicts with [[data.datasets]]; remove one of them");

@@ -63,12 +63,14 @@ void check_mtp(const TrainConfig& config, Problems& problems) {
   }
   if (config.distillation.teacher) {
     problems.add(
-        key, "a teacher has no results for modules for multi-token prediction; set it or distillation.teacher back");
+        key,
+        "a teacher has no results for modules for multi-token prediction; set it to 0, or remove distillation.teacher");
   }
   if (config.peft.has_adapters()) {
     problems.add(
         key,
-        "peft's format has no names for adapters of modules for multi-token prediction; set it or peft.method back");
+        "peft's format has no names for adapters of modules for multi-token prediction; set it to 0, or remove "
+        "peft.method");
   }
 }
 }  // namespace

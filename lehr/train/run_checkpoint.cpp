@@ -50,6 +50,7 @@ Node table_of(const std::filesystem::path& file) {
   Node node = parse_json_file(file);
   return node.is_table() ? node : Node();
 }
+
 // Weights may fit a model that computes something else, for example with another rope_theta. The file may have keys in
 // a form of its own, so it is read and written as the family does.
 void require_same_shape(
@@ -58,14 +59,23 @@ void require_same_shape(
     const Node& now,
     const std::string& advice) {
   const Node stored = parse_json_file(file);
+  const std::string model_type = stored.find("model_type") != nullptr ? to_json(stored.at("model_type")) : "none";
+  require(
+      descriptor::is_of_family(stored, family),
+      "{}: the run so far trained another model: model_type = {}, now {}; {}",
+      file.string(),
+      model_type,
+      to_json(now.at("model_type")),
+      advice);
   const auto args = family.from_hf_config(stored);
-  args->keep_mtp_modules(true);  // those that the checkpoint has
+  args->keep_mtp_modules(stored.find(descriptor::kMtpModulesKey) != nullptr);  // those that the checkpoint has
   const Node then = args->to_hf_config(descriptor::dtype_of(stored, ""));
   std::vector<std::string> differences;
   for (const auto& [key, value] : now.entries()) {
     const Node* before = then.find(key);
     if (before != nullptr && to_json(*before) != to_json(value)) {
-      differences.push_back(fmt::format("{} = {}, now {}", key, to_json(*before), to_json(value)));
+      const char* cause = key == descriptor::kMtpModulesKey ? " (training.mtp_loss_coef)" : "";
+      differences.push_back(fmt::format("{} = {}, now {}{}", key, to_json(*before), to_json(value), cause));
     }
   }
   require(
@@ -201,7 +211,7 @@ void RunCheckpoints::continue_from(const std::filesystem::path& folder) {
     const bool is_folder = std::filesystem::is_directory(folder);  // model.hf_assets_path may be the file itself
     const char* name = is_folder && peft::is_adapter_folder(folder) ? peft::kModelConfigFile : "config.json";
     source_ = table_of(is_folder ? folder / name : folder);
-    source_generation_ = table_of(folder / "generation_config.json");
+    source_generation_ = table_of((is_folder ? folder : folder.parent_path()) / "generation_config.json");
     return std::string();
   });
 }

@@ -20,7 +20,11 @@ MicrobatchBits TrainStep::bits_of_microbatch(const Batch& batch, int64_t first_r
   options_.pipeline != nullptr ? options_.pipeline->run_one(device_, one) : run_microbatches(one);
   const at::Tensor& loss = one.sums.loss;  // undefined on ranks without the last stage of a pipeline
   const at::Tensor none = at::zeros({}, at::TensorOptions(device_).dtype(at::kLong));
-  std::vector<at::Tensor> hashes{loss.defined() ? shard::hash_of_bits(loss) : none};
+  at::Tensor of_loss = loss.defined() ? shard::hash_of_bits(loss) : none;
+  for (const auto& [name, metric] : one.sums.metrics) {  // the losses of multi-token prediction are in no other one
+    of_loss = of_loss * 31 + shard::hash_of_bits(metric).to(of_loss.device());
+  }
+  std::vector<at::Tensor> hashes{of_loss};
   MicrobatchBits bits;
   std::vector<std::string> names;
   for (const auto& [name, parameter] : parameters_) {

@@ -42,7 +42,7 @@ std::string StoreCoordinator::get(const std::string& key, const std::string& wha
   auto pause = std::chrono::milliseconds(1);
   const mesh::Watchdog* watch = transport_.watch();
   const auto limit = watch != nullptr ? watch->timeout() : std::chrono::milliseconds::zero();
-  int64_t asked = 0;
+  int64_t asked = limit.count() > 0 ? (Clock::now() - start) / limit : 0;  // `start` may be that of earlier answers
   while (!store_->check({key})) {
     transport_.check();
     const auto now = Clock::now();

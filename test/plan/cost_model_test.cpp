@@ -74,7 +74,7 @@ TEST(CostOf, HasTheSecondsOfOtherDesigns) {
       .achieved_link_fraction = 1,
       .layer_overhead_us = 0};
   StageMeasurement stage;
-  stage.weights = {.linear = 4, .linear_float8 = 3, .experts = 8};
+  stage.weights = {.active_experts = 8, .linear = 4, .linear_float8 = 3};
   stage.forward = {.matmul_flops = 4e12, .attention_flops = 1e12, .pointwise_bytes = 5'000'000'000};
   stage.forward.communication = {
       {.axes = "tp", .collective = "reduce_scatter", .group_size = 8, .bytes = 8'000'000'000, .calls = 1},
@@ -100,12 +100,12 @@ TEST(CostOf, HasTheSecondsOfOtherDesigns) {
   EXPECT_DOUBLE_EQ(cost({.expert_parallel_overlap = 0.75}).exposed(), 1 + 0.25);
   EXPECT_DOUBLE_EQ(cost({.dispatch_bytes = 0.5}).exposed(), 1 + 0.5);
   // Of a run whose experts are in float8: all of them, or those of some layers.
-  stage.weights.experts_float8 = 8;
+  stage.weights.active_experts_float8 = 8;
   EXPECT_DOUBLE_EQ(cost({}, true).experts, 2e12 / 3.2e12);
   EXPECT_DOUBLE_EQ(cost({}, true).matmuls, float8_seconds);
-  stage.weights.experts_float8 = 2;
+  stage.weights.active_experts_float8 = 2;
   EXPECT_DOUBLE_EQ(cost({}, true).experts, 2e12 * (0.75 / 2e12 + 0.25 / 3.2e12));
-  stage.weights.experts_float8 = 0;
+  stage.weights.active_experts_float8 = 0;
   stage.expert_tokens = 100;
   const Machine halved = [&] {
     Machine one = machine;

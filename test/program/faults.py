@@ -1,7 +1,7 @@
 """Faults of a cluster, injected into real runs: each is diagnosed, nothing hangs or is left behind, and the run that goes on
 has the bits of one that was never disturbed.
 
-Usage: faults.py LEHR [--seed N] [--only WORD] [--table FILE]      (standard library only)
+Usage: faults.py LEHR [--seed N] [--only WORD] [--kills N] [--table FILE]      (standard library only)
 
 Runs have one device, or four ranks as processes (dp_shard 2 x tp 2). The instants and the victims follow from the seed.
 docs/reliability.md describes the faults; --table writes its table.
@@ -54,6 +54,8 @@ parser.add_argument("--only", default="")
 parser.add_argument("--kills", type=int, default=3, help="SIGKILLs of each kind; default 3")
 parser.add_argument("--table", type=Path)
 options = parser.parse_args()
+if options.kills < 1:
+    parser.error("--kills: expected at least 1")
 lehr, rng = options.lehr.resolve(), random.Random(options.seed)
 work = Path(tempfile.mkdtemp(prefix="lehr-faults-"))
 failures, rows = [], []
@@ -89,6 +91,7 @@ class Run:
         ranks = ["launch", "-n", self.ranks, *launch, "--"] if self.ranks > 1 else []
         self.process = subprocess.Popen([str(lehr), *map(str, ranks), *map(str, train)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True)
+        self.pids = {}
         return self
 
     def end(self, seconds=300):
@@ -118,14 +121,21 @@ class Run:
         time.sleep(rng.uniform(0, 0.1))
 
     def pid(self, rank):
+        """Returns the process of a rank; found once per start, since a search takes longer than a save."""
         if self.ranks == 1:
             return self.process.pid
+        if rank in self.pids:
+            return self.pids[rank]
         children = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True).stdout.split()
-        return next((int(pid) for pid in children if f"\0RANK={rank}\0" in environment(pid)), 0)
+        self.pids = {r: int(pid) for pid in children for r in range(self.ranks) if f"\0RANK={r}\0" in environment(pid)}
+        return self.pids.get(rank, 0)
 
     def hit(self, rank, number):
         if pid := self.pid(rank):
-            os.kill(pid, number)
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:  # the run has just ended
+                pass
 
     def checkpoint(self, step):
         return self.folder / f"checkpoints/step-{step}"
@@ -203,13 +213,17 @@ INSTANTS = {
 
 def wait_for_a_save(run, instant):
     """Returns within a checkpoint's writing, or right after it has got its name."""
-    half_written = lambda: any(name.startswith(".step-") for name in names(run.folder / "checkpoints"))
+    half_written = lambda: has_half_written(run)
     while run.process.poll() is None and not half_written():
         pass  # a save takes milliseconds
     if instant == "write":
         time.sleep(rng.uniform(0, 0.003))
     while instant == "rename" and run.process.poll() is None and half_written():
         pass
+
+
+def has_half_written(run):
+    return any(name.startswith(".step-") and name.endswith(".saving") for name in names(run.folder / "checkpoints"))
 
 
 def names(folder):
@@ -226,16 +240,17 @@ def killed(ranks, instant):
         run = Run(f"killed_{instant}_{ranks}_{begin}", ranks)
         for number in range(begin, min(begin + 5, options.kills)):
             run.start()
-            run.wait_for(min(run.steps() + rng.randrange(1, 8), STEPS - 2))
+            run.wait_for(min(run.steps() + rng.randrange(1, 8), STEPS - 10))
+            victim = rng.randrange(ranks)
+            run.pid(victim)
             if instant != "random":
                 wait_for_a_save(run, instant)
-            victim = rng.randrange(ranks)
             run.hit(victim, signal.SIGKILL)
             if ranks > 1:
                 longest = max(longest, ends(f"kill {number}", run, [137], rf"rank {victim} was killed by signal 9 \(SIGKILL\)"))
             else:
                 run.end()
-            in_a_save += any(name.startswith(".step-") for name in names(run.folder / "checkpoints"))
+            in_a_save += has_half_written(run)
         goes_on(f"kills {instant}, {ranks} ranks", run, "", longest)
         rows.pop()
     what = f"{options.kills} SIGKILLs {INSTANTS[instant]}, {ranks} {'ranks' if ranks > 1 else 'rank'} ({in_a_save} left a half-written checkpoint)"
@@ -266,8 +281,9 @@ def asleep_in_a_save():
     """Stops a rank while the others wait for its part of a checkpoint, or for it in the collective after that."""
     run = Run("asleep_in_a_save", RANKS).start("--checkpoint.async_mode=disabled")
     run.wait_for(20)
-    wait_for_a_save(run, "write")
     victim = rng.randrange(RANKS)
+    run.pid(victim)
+    wait_for_a_save(run, "write")
     begin = time.monotonic()
     run.hit(victim, signal.SIGSTOP)
     took = ends("SIGSTOP in a save", run, [1, 137], rf"rank {victim}\b.* is silent", within=DIAGNOSED_IN + 10, begin=begin)

@@ -111,7 +111,6 @@ TEST_F(SearchCosts, TimesAreThoseOfEachLayersWindow) {
   });
   const auto pairs_per_token = [&](size_t layer) { return counts[layer].attention_flops / counts[layer].matmul_flops; };
   EXPECT_GT(pairs_per_token(1), 10 * pairs_per_token(0));  // 256 or more instead of 8
-  EXPECT_NE(costs.attention[1][0].prefill_seconds, costs.attention[0][0].prefill_seconds);
   EXPECT_EQ(counts[2].attention_flops, 0) << "a window that was measured";
   EXPECT_EQ(costs.attention[2][0].prefill_seconds, costs.attention[0][0].prefill_seconds);
 }
@@ -141,10 +140,21 @@ TEST_F(SearchCosts, OfAWindowAreThoseOfItsTokens) {
     EXPECT_EQ(all.of(CostKind::prefill_flops) - window.of(CostKind::prefill_flops), of_pair * (all_pairs - pairs));
     EXPECT_EQ(all.of(CostKind::decode_flops) - window.of(CostKind::decode_flops), of_pair * (512 - 16));
   }
-  measure_times(costs, teacher.library, work, 3, [](int64_t, int64_t) {});
-  EXPECT_LT(of[1].prefill_seconds, of[0].prefill_seconds) << "a sixteenth of the pairs";
-  EXPECT_NE(of[3].prefill_seconds, of[2].prefill_seconds);
-  EXPECT_GT(of[1].decode_seconds, 0);
+  // Of the calls that were timed for each variant, rather than of the times of a machine that does other work.
+  OperationMeter meter;
+  std::vector<OperationCounts> counts;
+  measure_times(costs, teacher.library, work, 1, [&](int64_t, int64_t) {
+    counts.push_back(meter.counts());
+    meter.reset();
+  });
+  const auto pairs_per_token = [&](size_t variant) {
+    return counts[variant].attention_flops / counts[variant].matmul_flops;
+  };
+  for (const size_t whole : {0, 2}) {
+    EXPECT_GT(pairs_per_token(whole), 4 * pairs_per_token(whole + 1)) << whole;
+    EXPECT_GT(of[whole + 1].prefill_seconds, 0);
+    EXPECT_GT(of[whole + 1].decode_seconds, 0);
+  }
 }
 
 TEST(Limits, HaveSharesAndUnits) {

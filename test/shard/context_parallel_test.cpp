@@ -216,13 +216,20 @@ TEST(ContextParallel, ShardsTheInputsOfAModelAndSetsPositions) {
   on_mesh({.context_parallel = 2}, [](DistributedContext& context) {
     const at::Tensor ids = at::arange(100, 116).view({2, 8});
     const nn::ModelInputs part = take_context_part(
-        {.input_ids = ids, .labels = ids + 1, .pooling_mask = ids % 2, .attention_mask = {.document_ids = ids / 3}},
+        {.input_ids = ids,
+         .future_ids = at::stack({ids, ids + 2}, 2),
+         .labels = ids + 1,
+         .future_labels = at::stack({ids + 3, ids + 4}, 2),
+         .pooling_mask = ids % 2,
+         .attention_mask = {.document_ids = ids / 3}},
         context);
     const auto mine = [&](const at::Tensor& whole) {
       return take_context_part(whole, 1, context.index(mesh::axis::cp), 2);
     };
     EXPECT_TRUE(at::equal(part.input_ids, mine(ids)));
     EXPECT_TRUE(at::equal(part.labels, mine(ids + 1)));
+    EXPECT_TRUE(at::equal(part.future_ids, mine(at::stack({ids, ids + 2}, 2))));
+    EXPECT_TRUE(at::equal(part.future_labels, mine(at::stack({ids + 3, ids + 4}, 2))));
     EXPECT_TRUE(at::equal(part.pooling_mask, mine(ids % 2)));
     EXPECT_TRUE(at::equal(part.attention_mask.document_ids, mine(ids / 3)));
     EXPECT_TRUE(at::equal(part.position_ids, mine(at::arange(8).unsqueeze(0))));

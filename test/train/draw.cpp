@@ -325,7 +325,8 @@ void draw_mtp(Dice& dice, Draw& draw) {
   if (!deepseek && draw.family != "glm4_moe" && draw.family != "qwen3_next") {
     return;
   }
-  const bool refused = draw.adapters || draw.teacher || draw.value("training.task") == "classification";
+  const std::string task = draw.value("training.task");
+  const bool refused = draw.adapters || draw.teacher || (!task.empty() && task != "sft");
   if (dice.chance(0.4) && dice.allows(refused)) {
     draw.shape.emplace_back("training.mtp_loss_coef", "0.3");
     draw.shape.emplace_back(

@@ -364,6 +364,42 @@ TEST(MultiTokenPredictionRun, LearnsAndSavesModulesThatTheNextRunLoads) {
   }
 }
 
+// As in folders of Qwen3-Next, and of others whose config.json has no more than transformers needs.
+TEST(MultiTokenPredictionRun, ContinuesFromAConfigWithoutTheirNumber) {
+  for (const std::string name : {"deepseek_v3", "qwen3_next"}) {
+    for (const std::string coefficient : {"0", "0.3"}) {
+      SCOPED_TRACE(name + ", mtp_loss_coef " + coefficient);
+      const testing::Folder source, never, twice;
+      const auto first = testing::tiny_run(source.path(), run_of(name, {{"training.steps", "1"}}));
+      testing::train(first);
+      Node config = parse_json_file(testing::checkpoint(first, 1) / "config.json");
+      config.erase("num_nextn_predict_layers");
+      write_file_atomically(source.path() / "config.json", to_json(config));
+      const auto run_in = [&](const fs::path& folder, const std::string& coefficient_of_run) {
+        TrainConfig run =
+            testing::tiny_run(folder, {{"training.steps", "4"}, {"training.mtp_loss_coef", coefficient_of_run}});
+        run.model = {};
+        run.model.hf_assets_path = (source.path() / "config.json").string();
+        return run;
+      };
+      const auto whole = run_in(never.path(), coefficient), stopped = run_in(twice.path(), coefficient);
+      testing::train(whole);
+      testing::train(stopped, 2);
+      // The modules are a part of the model, which does not change in a run.
+      EXPECT_THAT(
+          error_of([&] { testing::train(run_in(twice.path(), coefficient == "0" ? "0.3" : "0")); }),
+          HasSubstr(
+              "num_nextn_predict_layers = " + std::string(coefficient == "0" ? "0, now 1" : "1, now 0") +
+              " (training.mtp_loss_coef)"));
+      testing::train(stopped);
+      for (const char* file : {"config.json", "model.safetensors"}) {
+        EXPECT_EQ(read_file(testing::checkpoint(whole, 4) / file), read_file(testing::checkpoint(stopped, 4) / file))
+            << file;
+      }
+    }
+  }
+}
+
 std::string problem_of(const Overrides& overrides) {
   const testing::Folder folder;
   return error_of([&] {

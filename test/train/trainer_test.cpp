@@ -369,6 +369,17 @@ TEST(Trainer, RefusesToResumeWithOtherDataOrAnotherModelOfTheSameShape) {
       Throws<Error>(::testing::Property(&Error::what, HasSubstr("torch_dtype"))));
 }
 
+// The weights of a Mistral model fit a Llama of the same sizes.
+TEST(Trainer, RefusesToResumeAsAnotherFamily) {
+  const Folder folder;
+  train(tiny_run(folder.path(), {{"model.name", "mistral"}, {"training.steps", "4"}}));
+  EXPECT_THAT(
+      [&] {
+        train(tiny_run(folder.path(), {{"model.name", "llama3"}, {"training.steps", "8"}}));
+      },
+      Throws<Error>(::testing::Property(&Error::what, HasSubstr(R"(model_type = "mistral", now "llama")"))));
+}
+
 TEST(Trainer, ResumesWhenEveryUpdateWasSkipped) {
   class NotFinite : public CausalLMTask {
    public:
