@@ -99,6 +99,20 @@ TEST(VocabParallel, UnevenAndEmptyPartsOfASplitVocabularyEqualOneDevice) {
   expect_equal_to_one_device(uneven(), false);
 }
 
+// Multi-token prediction looks up several tokens per position.
+TEST(VocabParallel, EmbeddingsOfIdsWithDepthsEqualOneDevice) {
+  const at::Tensor ids = make_batch(15).ids, depths = at::stack({ids, ids.flip(1)}, 2);  // (B, T, D)
+  EmbedAndScore expected(uneven(), false);
+  test::make_real(*expected);
+  const at::Tensor expected_hidden = expected->embeddings(depths);
+  test::on_mesh({.tensor_parallel = 4}, [&](DistributedContext& context) {
+    EmbedAndScore model(uneven(), false);
+    model->lay_out(context);
+    test::make_real(*model);
+    EXPECT_TRUE(at::equal(model->embeddings(depths), test::sequence_part(expected_hidden, context)));
+  });
+}
+
 TEST(VocabParallel, TiedWeightsGetTheirGradientOnce) {
   expect_equal_to_one_device(whole(), true);
   expect_equal_to_one_device(uneven(), true);
