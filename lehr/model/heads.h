@@ -116,11 +116,23 @@ class ForCausalLMImpl : public WithHead<Backbone> {
   /// results of a teacher also `distilled`; with future_ids, and modules that use them, also `future_nll`.
   nn::ModelOutputs forward(const nn::ModelInputs& inputs) override {
     nn::ModelOutputs outputs = this->model->forward(inputs);
-    if (lm_head && inputs.labels.defined() && inputs.distillation) {
+    if (!lm_head || !inputs.labels.defined()) {
+      return outputs;
+    }
+    const bool ahead = mtp && inputs.future_ids.defined();
+    if (inputs.distillation) {
       distil(inputs, outputs);
-    } else if (mtp && inputs.labels.defined() && inputs.future_ids.defined()) {
-      predict_ahead(inputs, outputs);
-    } else if (lm_head && inputs.labels.defined()) {
+      if (ahead) {  // a teacher's distribution is that of the next token
+        const at::Tensor depths = predict_ahead(inputs, outputs).narrow(2, 1, num_mtp_modules());
+        outputs.future_nll = lm_head(depths, inputs.future_labels).mean(2);
+      }
+    } else if (ahead) {
+      // The head is called once for all depths: with FSDP, each call unshards its weights.
+      const at::Tensor labels = at::cat({inputs.labels.unsqueeze(2), inputs.future_labels}, 2);
+      const at::Tensor nll = lm_head(predict_ahead(inputs, outputs), labels);
+      outputs.nll() = nll.select(2, 0);
+      outputs.future_nll = nll.narrow(2, 1, num_mtp_modules()).mean(2);
+    } else {
       outputs.nll() = lm_head(outputs.hidden_states, inputs.labels);
     }
     return outputs;
@@ -144,19 +156,17 @@ class ForCausalLMImpl : public WithHead<Backbone> {
   std::shared_ptr<MtpModules> mtp;                  // last stage only; null without multi-token prediction
 
  private:
-  // Embeddings and head are called once for all depths: with FSDP, each call unshards the weights.
-  void predict_ahead(const nn::ModelInputs& inputs, nn::ModelOutputs& outputs) {
+  // Returns the hidden states from which each position predicts the next token and those after it, (B, T, 1 + D, H).
+  // The embeddings are looked up once for all depths.
+  at::Tensor predict_ahead(const nn::ModelInputs& inputs, const nn::ModelOutputs& outputs) {
     const nn::SplitTokenEmbeddings& table = table_copy ? table_copy : this->model->embed_tokens;
     const at::Tensor embeddings = scaled_embeddings(table(inputs.future_ids), this->model->embedding_factor());
-    const at::Tensor depths = mtp->forward(  // (B, T, 1 + D, H)
+    return mtp->forward(
         outputs.hidden_states,
         embeddings,
         this->model->position_embeddings(inputs, outputs.hidden_states),
         nn::with_cumulative_lengths(inputs.attention_mask, outputs.hidden_states.size(0)),
         this->model->checkpointing());
-    const at::Tensor nll = lm_head(depths, at::cat({inputs.labels.unsqueeze(2), inputs.future_labels}, 2));
-    outputs.nll() = nll.select(2, 0);
-    outputs.future_nll = nll.narrow(2, 1, num_mtp_modules()).mean(2);
   }
 
   void distil(const nn::ModelInputs& inputs, nn::ModelOutputs& outputs) {

@@ -159,48 +159,70 @@ int64_t peak_of_measurement(
   }
   return peak;
 }
+// The teacher's parts and a batch of held-out data.
+struct Loaded {
+  Loaded(const Search& search, const SearchSpace& space, const train::Batch& batch, const HeldOut& data)
+      : library(search.environment().teacher, search.environment().families, search.pieces(), space),
+        labels(batch.at("labels")),
+        inputs(data.task.build_forward_inputs(batch)),
+        embeddings(library.embeddings()),
+        head(library.head()) {
+    for (int64_t layer = 0; layer < search.pieces().num_layers(); ++layer) {
+      layers.push_back(library.layer(layer, 0, 0));
+    }
+  }
+  PrefixPass pass() const { return {embeddings, layers, head, inputs}; }
+
+  Library library;
+  at::Tensor labels;
+  nn::ModelInputs inputs;
+  Piece embeddings, head;
+  std::vector<Piece> layers;
+};
+
+void measure_times(const Loaded& loaded, PassCosts& costs) {
+  using Clock = std::chrono::steady_clock;
+  const auto since = [](Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  for (int64_t round = 0; round < 2; ++round) {  // the first one warms up
+    const auto begin = Clock::now();
+    const PrefixPass pass = loaded.pass();
+    pass.output().flatten().narrow(0, 0, 1).cpu();  // waits for the device
+    costs.layer = since(begin) / static_cast<double>(loaded.layers.size());
+    const auto compared = Clock::now();
+    divergence({*loaded.head, pass.output()}, {*loaded.head, pass.output()}, loaded.labels);
+    costs.comparison = since(compared);
+  }
+}
 }  // namespace
 
 PassCosts measure_pass(const Search& search) {
   const at::NoGradGuard no_grad;
   const DecoderPieces& pieces = search.pieces();
   const SearchSpace space = make_space(search.config().space, pieces.blocks(), equal_scores(pieces.blocks()));
-  Library library(search.environment().teacher, search.environment().families, pieces, space);
   const HeldOut data = search.held_out();
   const auto batch = data.open()->next();
   if (!batch) {
     fail("search: there is no held-out data to measure variants on; set data.validation_fraction");
   }
   const train::Batch local = train::to_device(train::Ranks().positions_of(*batch), pieces.device());
-  const nn::ModelInputs inputs = data.task.build_forward_inputs(local);
-  const Piece embeddings = library.embeddings(), head = library.head();
-  std::vector<Piece> layers;
-  for (int64_t layer = 0; layer < pieces.num_layers(); ++layer) {
-    layers.push_back(library.layer(layer, 0, 0));
-  }
-  using Clock = std::chrono::steady_clock;
-  const auto since = [](Clock::time_point begin) {
-    return std::chrono::duration<double>(Clock::now() - begin).count();
-  };
   PassCosts costs;
-  for (int64_t round = 0; round < 2; ++round) {  // the first one warms up
-    const auto begin = Clock::now();
-    const PrefixPass pass(embeddings, layers, head, inputs);
-    pass.output().flatten().narrow(0, 0, 1).cpu();  // waits for the device
-    costs.layer = since(begin) / static_cast<double>(pieces.num_layers());
-    const auto compared = Clock::now();
-    divergence({*head, pass.output()}, {*head, pass.output()}, local.at("labels"));
-    costs.comparison = since(compared);
+  measure_times(Loaded(search, space, local, data), costs);
+  // The meter counts what is allocated after it, and would lengthen the times.
+  std::optional<MemoryMeter> meter;
+  if (pieces.device().is_cpu()) {
+    meter.emplace(at::kCPU);
   }
   const bool trained = search.config().local_distillation.steps > 0;
-  costs.library_bytes = library_bytes(library, trained);
-  if (search.pieces().device().is_cpu()) {
-    MemoryMeter meter(at::kCPU);  // after the times, which it would lengthen
-    costs.bytes = peak_of_measurement(library, trained, meter, [&](const std::optional<Place>& place) {
-      PrefixPass pass(embeddings, layers, head, inputs);
-      const Piece variant = place ? library.layer(*place) : nullptr;
+  Loaded loaded(search, space, local, data);
+  costs.library_bytes = library_bytes(loaded.library, trained);
+  if (meter) {
+    costs.bytes = peak_of_measurement(loaded.library, trained, *meter, [&](const std::optional<Place>& place) {
+      PrefixPass pass = loaded.pass();
+      const Piece variant = place ? loaded.library.layer(*place) : nullptr;
       const at::Tensor found = pass.with(place ? place->layer : 0, variant);
-      divergence({*head, pass.output()}, {*head, found}, local.at("labels"));
+      divergence({*loaded.head, pass.output()}, {*loaded.head, found}, loaded.labels);
     });
   }
   return costs;

@@ -61,11 +61,6 @@ void check_mtp(const TrainConfig& config, Problems& problems) {
         "modules for multi-token prediction score tokens by a language model's head, but {}; set it to 0";
     problems.add(key, fmt::format(kText, fmt::format("training.task is \"{}\"", name_of(config.training.task))));
   }
-  if (config.distillation.teacher) {
-    problems.add(
-        key,
-        "a teacher has no results for modules for multi-token prediction; set it to 0, or remove distillation.teacher");
-  }
   if (config.peft.has_adapters()) {
     problems.add(
         key,

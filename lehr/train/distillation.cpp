@@ -115,12 +115,16 @@ DistillationTask::DistillationTask(
   stages_.emplace(0, TeacherStage(std::move(teacher), nullptr, /*is_last=*/true, {.first = 0, .all = layers}, config));
 }
 
-at::Tensor DistillationTask::compute_loss(const nn::ModelOutputs& outputs, const Batch& /*batch*/) const {
+at::Tensor DistillationTask::compute_loss(const nn::ModelOutputs& outputs, const Batch& batch) const {
   const nn::Distilled& distilled = outputs.distilled;
   require(
       distilled.loss.defined() && (cosine_weight_ == 0 || distilled.cosine_distance.defined()),
       "distillation: the model returned no comparison with the teacher; its family does not support distillation");
-  const at::Tensor loss = distilled.loss.sum();
+  at::Tensor loss = distilled.loss.sum();
+  if (outputs.future_nll.defined()) {
+    // What the task adds to the cross-entropy: the gradient of multi-token prediction.
+    loss = loss + (task_.compute_loss(outputs, batch) - outputs.nll().sum());
+  }
   return cosine_weight_ > 0 ? loss + cosine_weight_ * distilled.cosine_distance.sum() : loss;
 }
 

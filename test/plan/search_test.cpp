@@ -7,6 +7,7 @@
 #include "lehr/plan/search_space.h"
 #include "lehr/plan/stage_pieces.h"
 #include "test/plan/support.h"
+#include "test/train/mesh_support.h"
 
 namespace lehr::plan {
 namespace {
@@ -79,7 +80,9 @@ TEST(SearchPlans, WithoutMemoryForReplicasWeightsAreSharded) {
   }
 }
 
+// With LEHR_ALL_MESHES=1 of four devices, on which there are some 20 times as many plans.
 TEST(SearchPlans, FindsTheFastestPlanThatFits) {
+  const int64_t devices = train::testing::all_meshes() ? 4 : 2;
   Machine machine = machine_with(1, 0.2);
   machine.reserved_gb = 0;
   const train::testing::Folder folder;
@@ -87,11 +90,11 @@ TEST(SearchPlans, FindsTheFastestPlanThatFits) {
       folder.path(), small_run({{"training.seq_len", "1024"}, {"model.args.max_position_embeddings", "1024"}}));
   const auto specs = train::testing::specs();
   const auto& spec = specs.at(config.model);
-  // Every way to use four devices, planned in full.
+  // Every way to use the devices, planned in full.
   std::vector<std::pair<double, double>> all;  // bytes, tokens/s
-  for (const MeshPoint& point : all_meshes(config, 4, 4, false, {1})) {
+  for (const MeshPoint& point : all_meshes(config, devices, devices, false, {1})) {
     for (const Trade& trade : all_trades(point)) {
-      for (const auto& schedule : all_schedules_of(point, 4)) {
+      for (const auto& schedule : all_schedules_of(point, devices)) {
         try {
           const Plan plan =
               make_plan(with_choices(config, point, trade, schedule), spec, machine, {.compare_schedules = false});
@@ -113,7 +116,7 @@ TEST(SearchPlans, FindsTheFastestPlanThatFits) {
       return best;
     };
     machine.memory_gb = room / 1e9;
-    const SearchResult result = search_plans(config, spec, machine, {.devices = 4, .best = 3});
+    const SearchResult result = search_plans(config, spec, machine, {.devices = devices, .best = 3});
     ASSERT_EQ(result.best.size(), 3U);
     // 2 % of time and 3 % of memory: the search adds stages up from pieces before the best are planned in full.
     EXPECT_GE(result.best.front().plan.tokens_per_second, 0.98 * best_within(part > 1 ? room : 0.97 * room));

@@ -140,22 +140,12 @@ TEST_F(SearchCosts, OfAWindowAreThoseOfItsTokens) {
     EXPECT_EQ(all.of(CostKind::prefill_flops) - window.of(CostKind::prefill_flops), of_pair * (all_pairs - pairs));
     EXPECT_EQ(all.of(CostKind::decode_flops) - window.of(CostKind::decode_flops), of_pair * (512 - 16));
   }
-  // Of the calls that were timed, rather than of the times of a machine that does other work: two of four variants have
-  // a sixteenth of the pairs.
-  const auto pairs_per_token = [&](const SpaceConfig& space) {
-    const Teacher one(at("teacher"), space, at::kFloat);
-    CostTable timed = count_costs(one.pieces, one.space, work);
-    OperationMeter meter;
-    measure_times(timed, one.library, work, 1, [](int64_t, int64_t) {});
-    for (const Cost& variant : timed.attention[0]) {
-      EXPECT_GT(variant.prefill_seconds, 0);
-      EXPECT_GT(variant.decode_seconds, 0);
-    }
-    return meter.counts().attention_flops / meter.counts().matmul_flops;
-  };
-  const double with = pairs_per_token(windows);
-  windows.windows = {};
-  EXPECT_LT(with, 0.92 * pairs_per_token(windows));
+  // 128 times as many pairs: a difference that a machine with other work does not hide.
+  measure_times(costs, teacher.library, {.num_tokens = 4096, .num_sequences = 1}, 1, [](int64_t, int64_t) {});
+  for (const size_t whole : {0, 2}) {
+    EXPECT_GT(of[whole].prefill_seconds, 2 * of[whole + 1].prefill_seconds) << whole;
+    EXPECT_GT(of[whole + 1].decode_seconds, 0);
+  }
 }
 
 TEST(Limits, HaveSharesAndUnits) {

@@ -6,6 +6,7 @@
 #include "lehr/pretrained/convert.h"
 #include "lehr/pretrained/save_model.h"
 #include "lehr/pretrained/weights.h"
+#include "lehr/train/distillation.h"
 #include "lehr/train/future_tokens.h"
 #include "test/base/usage_error.h"
 #include "test/model/plain_decoder.h"
@@ -169,6 +170,48 @@ TEST_P(MultiTokenPrediction, EqualsThePaperOnPackedDocuments) {
       if (!parameter->is_state()) {
         expect_equal(name, parameter->value().grad(), weights.at(name).grad());
       }
+    }
+  }
+}
+
+// A teacher's distribution replaces the labels of the main model's loss; the modules have theirs as without it.
+TEST_P(MultiTokenPrediction, AddsItsGradientToThatOfATeacher) {
+  const Case& one = GetParam();
+  const auto model = model_of(one);
+  const std::shared_ptr<nn::Model> teacher = args_of(one, /*keeps=*/false)->build({});
+  shard::test::make_real(*teacher);
+  for (const auto& [name, parameter] : nn::named_parameters(*teacher)) {
+    const at::NoGradGuard no_grad;
+    at::Tensor value = parameter->value();
+    value.mul_(1.1);
+  }
+  const Batch batch = with_future_tokens(packed_batch(), model->num_mtp_modules());
+  DistillationConfig config;
+  config.loss_weight = 0.3;
+  const auto run = [&](const TrainTask& task) {
+    nn::ModelInputs inputs = task.build_forward_inputs(batch);
+    if (TeacherStage* stage = task.teacher_of_stage(0)) {
+      stage->run(inputs, {}, {});
+    }
+    const at::Tensor loss = task.compute_loss(model->forward(inputs), batch);
+    loss.backward();
+    std::map<std::string, at::Tensor> results{{"loss", loss.detach()}};
+    for (const auto& [name, parameter] : nn::named_parameters(*model)) {
+      if (!parameter->is_state()) {
+        results[name] = parameter->value().grad().clone();
+        parameter->value().mutable_grad().reset();
+      }
+    }
+    return results;
+  };
+  const CausalLMTask alone, ahead(kCoef);
+  const auto all = run(DistillationTask(ahead, config, teacher)),
+             distilled = run(DistillationTask(alone, config, teacher));
+  const auto with = run(ahead), without = run(alone);
+  EXPECT_EQ(all.at("loss").item<double>(), distilled.at("loss").item<double>());
+  for (const auto& [name, gradient] : all) {
+    if (name != "loss") {
+      expect_equal(name, gradient, distilled.at(name) + (with.at(name) - without.at(name)));
     }
   }
 }
@@ -434,9 +477,6 @@ TEST(MultiTokenPredictionRun, IsRefusedByNameWhereItCannotBe) {
       HasSubstr(
           "training.mtp_loss_coef: modules for multi-token prediction score tokens by a language model's head, but "
           "training.task is \"classification\"; set it to 0"));
-  EXPECT_THAT(
-      problem_of(run_of("glm4_moe", {{"distillation.teacher", "\"folder\""}})),
-      HasSubstr("training.mtp_loss_coef: a teacher has no results for modules for multi-token prediction"));
   EXPECT_THAT(
       problem_of(run_of("glm4_moe", {{"peft.method", "lora"}, {"peft.target_pattern", "'.*_proj'"}})),
       HasSubstr(
