@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LISTS = ROOT / "test" / "mutants"
 BUILD = ROOT / "build"
 WORK = BUILD / "mutants"
+HOST_KERNELS = "test/ops/host_kernels.cpp"  # includes all kernel.cu
 SECONDS = 120  # least time limit of a test, unless the mutant is expected to hang it
 SLOWDOWN = 10  # a test with a bug may take this many times as long as without
 
@@ -94,7 +95,7 @@ def read_lists():
         if len(mutant.test.split()) != 2:
             mutant.fail(f"expected 'by BINARY FILTER', found: by {mutant.test}")
         if mutant.file.endswith(".h"):
-            mutant.fail("expected a bug in a .cpp or an .inl file; a header is part of too many objects")
+            mutant.fail("expected a bug in a .cpp, .inl or .cu file; a header is part of too many objects")
     return mutants
 
 
@@ -174,13 +175,15 @@ class Build:
             self.links[target] = shlex.split(said.splitlines()[-1].removeprefix(": && ").split(" && ")[0])
 
     def sources_with(self, name):
-        """Returns the sources that are this file or include it, directly or through another .inl."""
+        """Returns the sources that are this file or include it, directly or through another .inl or a .cu, which the
+        tests compile for the host."""
         if name.endswith(".cpp"):
             return [name]
         line = f'#include "{name}"'
-        among = {source: ROOT / source for source in self.compiles if source.startswith("lehr/")}
+        among = {source: ROOT / source for source in self.compiles if source.startswith(("lehr/", HOST_KERNELS))}
         for root in (ROOT, BUILD / "generated"):  # CMake writes the list of the operators' kernels
-            among.update((str(path.relative_to(root)), path) for path in (root / "lehr").rglob("*.inl"))
+            for kind in ("*.inl", "*.cu"):
+                among.update((str(path.relative_to(root)), path) for path in (root / "lehr").rglob(kind))
         holders = [file for file, path in among.items() if line in path.read_text("utf-8")]
         return sorted({source for holder in holders for source in self.sources_with(holder)})
 

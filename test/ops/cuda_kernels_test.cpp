@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "lehr/ops/clamped_swiglu/clamped_swiglu.h"
 #include "lehr/ops/cuda.h"
 #include "lehr/ops/global_norm/global_norm.h"
 #include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
@@ -14,7 +15,6 @@
 #include "lehr/ops/silu_mul/kernels.h"
 #include "lehr/ops/silu_mul/silu_mul.h"
 #include "lehr/ops/token_permutation/token_permutation.h"
-#include "test/ops/against_reference.h"
 #include "test/ops/kernels_test.h"
 
 namespace lehr::ops::test {
@@ -22,41 +22,12 @@ namespace {
 
 using testing::HasSubstr;
 
-class CudaKernels : public KernelsTest {
- protected:
-  // The operator on the kernels' device. It must start kernels if `by_kernels` is true, else none.
-  Operator here(const Operator& op, bool by_kernels = true) const {
-    return [this, op, by_kernels](const Tensors& in) {
-      Tensors moved;
-      for (const at::Tensor& tensor : in) {
-        moved.push_back(there(tensor));
-      }
-      Tensors out;
-      expect_kernels(by_kernels, [&] { out = op(moved); });
-      for (at::Tensor& tensor : out) {
-        tensor = tensor.defined() ? tensor.cpu() : tensor;
-      }
-      return out;
-    };
-  }
+class CudaKernels : public OperatorKernelsTest {};
 
-  void expect_equal(
-      const std::string& what,
-      const Operator& fast,
-      const Operator& definition,
-      const Tensors& inputs,
-      const std::vector<bool>& frozen = {},
-      double tolerances = 1) const {
-    const std::string type = c10::toString(inputs[0].scalar_type());
-    expect_equal_to_definition(type + " " + what, here(fast), definition, inputs, frozen, tolerances);
-  }
-};
-
-const std::vector<at::ScalarType> kTypes = {at::kFloat, at::kBFloat16};
 constexpr double kEps = 0.3;  // as in rms_norm_test.cpp
 
 TEST_P(CudaKernels, RmsNormEqualsItsDefinition) {
-  for (const auto type : kTypes) {
+  for (const auto type : kKernelTypes) {
     for (const auto kind : {NormWeight::plain, NormWeight::zero_centered}) {
       const Operator fast = [&](const Tensors& in) -> Tensors { return {rms_norm(in[0], in[1], kEps, kind)}; };
       const Operator definition = [&](const Tensors& in) -> Tensors {
@@ -78,7 +49,7 @@ TEST_P(CudaKernels, RmsNormEqualsItsDefinition) {
 }
 
 TEST_P(CudaKernels, AddRmsNormEqualsItsDefinition) {
-  for (const auto type : kTypes) {
+  for (const auto type : kKernelTypes) {
     for (const bool adds : {false, true}) {
       const auto branch = [adds](const Tensors& in) { return adds ? in[2] : at::Tensor(); };
       const Operator fast = [&](const Tensors& in) -> Tensors {
@@ -134,7 +105,7 @@ TEST_P(CudaKernels, AcceptUnalignedTensors) {
 }
 
 TEST_P(CudaKernels, RotationsEqualTheirDefinitions) {
-  for (const auto type : kTypes) {
+  for (const auto type : kKernelTypes) {
     for (const auto style : {RotaryStyle::half, RotaryStyle::interleaved}) {
       for (const auto& [size, rotated, own_angles] : std::vector<std::tuple<int64_t, int64_t, bool>>{
                {16, 16, false}, {64, 32, true}, {128, 128, false}, {80, 48, false}, {512, 512, true}}) {
@@ -210,7 +181,7 @@ TEST_P(CudaKernels, RotationsOfUnsupportedHeadsUseTheDefinition) {
 TEST_P(CudaKernels, SiluMulEqualsItsDefinition) {
   const Operator fast = [](const Tensors& in) -> Tensors { return {silu_mul(in[0], in[1])}; };
   const Operator definition = [](const Tensors& in) -> Tensors { return {reference::silu_mul(in[0], in[1])}; };
-  for (const auto type : kTypes) {
+  for (const auto type : kKernelTypes) {
     for (const int64_t size : {0, 1, 7, 4099}) {
       expect_equal(
           std::to_string(size), fast, definition, {random_tensor({size}, type, 4), random_tensor({size}, type)});
@@ -228,8 +199,47 @@ TEST_P(CudaKernels, SiluMulEqualsItsDefinition) {
   }
 }
 
+TEST_P(CudaKernels, ClampedSwiGLUEqualsItsDefinition) {
+  const SwiGLUClamp cuts{.limit = 2.5, .alpha = 1.3};
+  const auto fast = [](SwiGLUClamp clamp) -> Operator {
+    return [=](const Tensors& in) -> Tensors { return {clamped_swiglu(in[0], clamp)}; };
+  };
+  const auto definition = [](SwiGLUClamp clamp) -> Operator {
+    return [=](const Tensors& in) -> Tensors { return {reference::clamped_swiglu(in[0], clamp)}; };
+  };
+  for (const auto type : kKernelTypes) {
+    for (const int64_t size : {0, 1, 7, 4099}) {
+      const Tensors input = {random_tensor({2 * size}, type, 3)};
+      expect_equal(std::to_string(size), fast({}), definition({}), input);
+      expect_equal("cut " + std::to_string(size), fast(cuts), definition(cuts), input);
+    }
+    expect_equal("part", fast({}), definition({}), {random_tensor({5, 66}, type).narrow(1, 3, 34)});
+    const at::Tensor unaligned = there(random_tensor({67}, type)).narrow(0, 1, 66);
+    const at::Tensor found = here(fast({}))({unaligned})[0];
+    EXPECT_LE(worst_error(found, reference::clamped_swiglu(unaligned, {}).cpu()), tolerance(type));
+  }
+}
+
+// At the limits, beyond them, and far beyond.
+TEST_P(CudaKernels, ClampedSwiGLUClampsTheGateAboveAndTheOtherHalfOnBothSides) {
+  const at::Tensor gates = at::tensor({-1e30, -90.0, -8.0, 0.5, 7.0, 7.5, 1e30}, at::kDouble);
+  const at::Tensor ups = at::tensor({-1e30, -7.5, -7.0, 0.25, 7.0, 8.0}, at::kDouble);
+  const at::Tensor pairs = at::stack(at::meshgrid({gates, ups}, "ij"), -1);  // (7, 6, 2)
+  for (const auto type : kKernelTypes) {
+    for (const int64_t gate : {0, 1, 2, 3, 4, 5, 6}) {  // each by itself, because errors are relative to the largest
+      expect_equal(
+          "gate " + std::to_string(gate),
+          [](const Tensors& in) -> Tensors { return {clamped_swiglu(in[0], {})}; },
+          [](const Tensors& in) -> Tensors { return {reference::clamped_swiglu(in[0], {})}; },
+          {pairs[gate].to(type)});
+    }
+    const at::Tensor nan = there(at::full({4}, std::nan(""), type));
+    EXPECT_TRUE(clamped_swiglu(nan, {}).isnan().all().item<bool>()) << type;
+  }
+}
+
 TEST_P(CudaKernels, LossEqualsItsDefinition) {
-  for (const auto type : kTypes) {
+  for (const auto type : kKernelTypes) {
     for (const int64_t vocabulary : {3, 1000, 20003}) {
       at::Tensor labels = at::randint(0, vocabulary, {11}, at::kLong);
       labels[4] = -100;
@@ -253,7 +263,7 @@ TEST_P(CudaKernels, LossEqualsItsDefinition) {
 
 // The incoming gradients of a sum and of a mean have a stride of 0; the test above has uneven ones.
 TEST_P(CudaKernels, LossIsScaledByTheIncomingGradient) {
-  for (const auto type : kTypes) {
+  for (const auto type : kKernelTypes) {
     at::Tensor labels = at::randint(0, 300, {40}, at::kLong);
     labels.slice(0, 3, 40, 7).fill_(-100);
     const Operator fast = [&](const Tensors& in) -> Tensors {
@@ -315,7 +325,7 @@ TEST_P(CudaKernels, LossAcceptsLogitsOfMinusInfinity) {
 
 // A maximum ignores NaN, so a thread whose logits are all NaN must not be left out.
 TEST_P(CudaKernels, LossIsNaNIfAThreadSeesOnlyNaN) {
-  for (const auto type : kTypes) {
+  for (const auto type : kKernelTypes) {
     const int64_t size = 9000;
     at::Tensor logits = random_tensor({2, size}, type);
     const int64_t width = type == at::kFloat ? cuda::kPack<float> : cuda::kPack<Bf16>;
@@ -376,7 +386,7 @@ TEST_P(CudaKernels, NormAndScalingEqualThoseOfTheCpu) {
 }
 
 TEST_P(CudaKernels, TokenPermutationEqualsItsDefinition) {
-  for (const auto type : kTypes) {
+  for (const auto type : kKernelTypes) {
     for (const int64_t size : {5, 64, 1000}) {
       const at::Tensor selected =
           std::get<1>(at::rand({13, 6}).sort(-1)).narrow(-1, 0, 3).contiguous();  // three of six experts

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "lehr/ops/cuda.h"
+#include "test/ops/against_reference.h"
 #include "test/ops/host_launch.h"
 
 namespace lehr::ops::test {
@@ -61,6 +62,40 @@ class KernelsTest : public testing::TestWithParam<bool> {
  private:
   std::optional<cuda::TableScope> scope_;
 };
+
+/// Compares an operator with its definition.
+class OperatorKernelsTest : public KernelsTest {
+ protected:
+  /// The operator on the kernels' device. It must start kernels if `by_kernels` is true, else none.
+  Operator here(const Operator& op, bool by_kernels = true) const {
+    return [this, op, by_kernels](const Tensors& in) {
+      Tensors moved;
+      for (const at::Tensor& tensor : in) {
+        moved.push_back(there(tensor));
+      }
+      Tensors out;
+      expect_kernels(by_kernels, [&] { out = op(moved); });
+      for (at::Tensor& tensor : out) {
+        tensor = tensor.defined() ? tensor.cpu() : tensor;
+      }
+      return out;
+    };
+  }
+
+  void expect_equal(
+      const std::string& what,
+      const Operator& fast,
+      const Operator& definition,
+      const Tensors& inputs,
+      const std::vector<bool>& frozen = {},
+      double tolerances = 1) const {
+    const std::string type = c10::toString(inputs[0].scalar_type());
+    expect_equal_to_definition(type + " " + what, here(fast), definition, inputs, frozen, tolerances);
+  }
+};
+
+/// The types of the kernels.
+inline const std::vector<at::ScalarType> kKernelTypes = {at::kFloat, at::kBFloat16};
 
 inline std::string place_name(const testing::TestParamInfo<bool>& on_gpu) {
   return on_gpu.param ? "OnTheGpu" : "OnTheHost";

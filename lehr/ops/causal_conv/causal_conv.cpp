@@ -1,4 +1,4 @@
-// The causal convolution: checks, the autograd function, and the choice of CPU or definition.
+// The causal convolution: checks, the autograd function, and the choice of CPU, GPU or definition.
 #include "lehr/ops/causal_conv/causal_conv.h"
 
 #include <ATen/ops/empty.h>
@@ -11,7 +11,7 @@
 #include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/causal_conv/kernels.h"
-#include "lehr/ops/cpu.h"
+#include "lehr/ops/device.h"
 #include "lehr/ops/recompute.h"
 
 namespace lehr::ops {
@@ -39,13 +39,38 @@ ConvCall<T> call_of(const at::Tensor& x, const at::Tensor& rows, const at::Tenso
       .width = rows.size(0)};
 }
 
+template <class T>
+cuda::ConvInput<T> input_of(
+    const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumulative_lengths, const at::Tensor& before) {
+  return {
+      .x = elements<T>(x),
+      .before = elements<T>(before),
+      .weight = elements<T>(weight),
+      .cumulative_lengths = elements<int32_t>(cumulative_lengths),
+      .borders = cumulative_lengths.defined() ? cumulative_lengths.numel() : 0,
+      .rows = x.size(0),
+      .row_tokens = x.size(1),
+      .channels = weight.size(0),
+      .width = weight.size(2)};
+}
+
+// `sequences` are the taps of each token on the CPU (earlier_taps), and the cumulative lengths on a GPU.
 at::Tensor forward_of(
-    const at::Tensor& x, const at::Tensor& weight, const at::Tensor& earlier, const at::Tensor& before) {
-  const at::Tensor y = at::empty_like(x), rows = rows_of(weight);
+    const at::Tensor& x, const at::Tensor& weight, const at::Tensor& sequences, const at::Tensor& before) {
+  const at::Tensor y = at::empty_like(x);
   report_pointwise({x, y});
+  if (cuda::supports(x)) {
+    cuda::check_devices("causal_conv", {x, weight, sequences, before});
+    cuda::run<ConvLaunches>("causal_conv", x, [&](auto element, const auto& kernels) {
+      using T = decltype(element);
+      return kernels.forward(input_of<T>(x, weight, sequences, before), elements<T>(y));
+    });
+    return y;
+  }
+  const at::Tensor rows = rows_of(weight);
   cpu::run<ConvKernels>(x, [&](auto element, const auto& kernels) {
     using T = decltype(element);
-    const auto call = call_of<T>(x, rows, earlier, before);
+    const auto call = call_of<T>(x, rows, sequences, before);
     cpu::run_kernel(x, 0, call.tokens, cpu::grain_for(call.channels), [&](int64_t first, int64_t last) {
       kernels.forward(call, elements<T>(y), first, last);
     });
@@ -54,13 +79,50 @@ at::Tensor forward_of(
 }
 
 // Returns the gradients of x, the weight and the tokens before the rows; undefined if there are none, as those are.
+variable_list backward_on_gpu(
+    const at::Tensor& dy,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& cumulative_lengths,
+    const at::Tensor& before,
+    cpu::GradMask want) {
+  const at::Tensor dx = want.x ? at::empty_like(x) : at::Tensor();
+  const at::Tensor dbefore = !before.defined() ? before
+                             : x.numel() > 0   ? at::empty_like(before)
+                                               : at::zeros_like(before);
+  const int64_t size = (weight.numel() + 3) / 4 * 4;
+  at::Tensor parts, dweight;
+  report_pointwise({dy, x, dx});
+  cuda::run<ConvLaunches>("causal_conv_backward", x, [&](auto element, const auto& kernels) {
+    using T = decltype(element);
+    const auto input = input_of<T>(x, weight, cumulative_lengths, before);
+    const int64_t blocks = input.rows * input.token_blocks();
+    if (want.weight) {
+      parts = at::empty({blocks, size}, x.options().dtype(at::kFloat));
+      dweight = blocks > 0 ? at::empty({size}, x.options()) : at::zeros({size}, x.options());
+    }
+    return kernels.backward(
+        input,
+        elements<T>(dy),
+        elements<T>(dx),
+        elements<T>(dbefore),
+        {elements<float>(parts), blocks, elements<T>(dweight)},
+        size);
+  });
+  return {dx, want.weight ? dweight.narrow(0, 0, weight.numel()).view(weight.sizes()) : dweight, dbefore};
+}
+
+// Returns the same.
 variable_list backward_of(
     const at::Tensor& dy,
     const at::Tensor& x,
     const at::Tensor& weight,
-    const at::Tensor& earlier,
+    const at::Tensor& sequences,
     const at::Tensor& before,
     cpu::GradMask want) {
+  if (cuda::supports(x)) {
+    return backward_on_gpu(dy, x, weight, sequences, before, want);
+  }
   const at::Tensor dx = want.x ? at::empty_like(x) : at::Tensor();
   const at::Tensor rows = rows_of(weight);
   const at::Tensor drows = want.weight ? at::empty_like(rows) : at::Tensor();
@@ -69,7 +131,7 @@ variable_list backward_of(
   report_pointwise({dy, x, dx});
   cpu::run<ConvKernels>(x, [&](auto element, const auto& kernels) {
     using T = decltype(element);
-    const auto call = call_of<T>(x, rows, earlier, before);
+    const auto call = call_of<T>(x, rows, sequences, before);
     const int64_t blocks = (call.channels + kConvBlock - 1) / kConvBlock;
     cpu::run_kernel(x, 0, blocks, 1, [&](int64_t first, int64_t last) {
       for (int64_t block = first; block < last; ++block) {
@@ -96,10 +158,11 @@ struct CausalConvFunction : torch::autograd::Function<CausalConvFunction> {
       AutogradContext* ctx,
       const at::Tensor& x,
       const at::Tensor& weight,
-      const at::Tensor& earlier,
+      const std::optional<at::Tensor>& sequences,
       const std::optional<at::Tensor>& before) {
-    ctx->save_for_backward({x, weight, earlier, before.value_or(at::Tensor())});
-    return forward_of(x, weight, earlier, before.value_or(at::Tensor()));
+    const at::Tensor none;
+    ctx->save_for_backward({x, weight, sequences.value_or(none), before.value_or(none)});
+    return forward_of(x, weight, sequences.value_or(none), before.value_or(none));
   }
 
   static at::Tensor recompute(AutogradContext* ctx) {
@@ -186,19 +249,23 @@ at::Tensor causal_conv(
     const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumulative_lengths, const at::Tensor& before) {
   const OperatorScope scope(OperatorKind::attention, "lehr::causal_conv");
   check(x, weight, cumulative_lengths, before);
-  if (!cpu::supports(x)) {
+  if (!supports(x)) {
     return reference::causal_conv(x, weight, cumulative_lengths, before);
   }
   const int64_t width = weight.size(2), known = before.defined() ? width - 1 : 0;
-  const at::Tensor earlier = x.is_meta() ? at::empty({x.size(0), x.size(1)}, x.options().dtype(at::kInt))
-                                         : earlier_taps(cumulative_lengths, x.size(0), x.size(1), width, known);
+  at::Tensor sequences = cumulative_lengths;
+  if (!cuda::supports(x)) {
+    sequences = x.is_meta() ? at::empty({x.size(0), x.size(1)}, x.options().dtype(at::kInt))
+                            : earlier_taps(cumulative_lengths, x.size(0), x.size(1), width, known);
+  }
   const at::Tensor tail = known > 0 ? before.contiguous() : at::Tensor();
   if (will_differentiate(x, weight) || (tail.defined() && will_differentiate(tail))) {
-    const auto given = tail.defined() ? std::optional(tail) : std::nullopt;
+    const auto given = [](const at::Tensor& tensor) { return tensor.defined() ? std::optional(tensor) : std::nullopt; };
     return recomputable<CausalConvFunction>(
-        CausalConvFunction::apply(x.contiguous(), weight.contiguous(), earlier, given), CausalConvFunction::recompute);
+        CausalConvFunction::apply(x.contiguous(), weight.contiguous(), given(sequences), given(tail)),
+        CausalConvFunction::recompute);
   }
-  return forward_of(x.contiguous(), weight.contiguous(), earlier, tail);
+  return forward_of(x.contiguous(), weight.contiguous(), sequences, tail);
 }
 
 }  // namespace lehr::ops

@@ -1,7 +1,9 @@
-// The kernels of the causal convolution on the CPU.
+// The kernels of the causal convolution on the CPU and on a GPU.
 #pragma once
 
+#include "lehr/ops/cuda/slot.h"
 #include "lehr/ops/kernels/slot.h"
+#include "lehr/ops/rms_norm/kernels.h"
 
 namespace lehr::ops {
 
@@ -26,6 +28,43 @@ struct ConvKernels {
   /// null; dweight (width, channels) too. Adds to dbefore, unless it is null.
   void (*backward)(
       const ConvCall<T>& call, const T* dy, T* dx, Wide<T>* dbefore, Wide<T>* dweight, int64_t first, int64_t last);
+};
+
+namespace cuda {
+
+/// Tokens of a row that a block processes; each block of tokens has a part of the gradient of weight.
+constexpr int64_t kConvTokens = 128;
+
+/// x is (rows, row_tokens, channels).
+template <class T>
+struct ConvInput {
+  const T* x;
+  const T* before;                    ///< (rows, width - 1, channels): the tokens before each row; null for zeros.
+  const T* weight;                    ///< (channels, width); the last column is that of the token itself.
+  const int32_t* cumulative_lengths;  ///< Those of the sequences of all rows; null if each row is one sequence.
+  int64_t borders;                    ///< Number of cumulative lengths.
+  int64_t rows, row_tokens, channels, width;
+
+  /// Blocks of tokens of a row.
+  constexpr int64_t token_blocks() const { return (row_tokens + kConvTokens - 1) / kConvTokens; }
+};
+
+}  // namespace cuda
+
+template <class T>
+struct ConvLaunches {
+  static constexpr cuda::KernelId kId = {
+      .name = "causal_conv", .element = sizeof(T), .version = 1, .layout = sizeof(cuda::ConvInput<T>)};
+  cuda::Status (*forward)(const cuda::ConvInput<T>& input, T* y);
+  /// dx and dbefore may be null. `dweight` has rows * token_blocks() parts (null if not requested) of `weight_size`
+  /// elements, a multiple of 4, of which channels * width are those of weight; so has its sum.
+  cuda::Status (*backward)(
+      const cuda::ConvInput<T>& input,
+      const T* dy,
+      T* dx,
+      T* dbefore,
+      const cuda::WeightGradient<T>& dweight,
+      int64_t weight_size);
 };
 
 }  // namespace lehr::ops

@@ -1,4 +1,4 @@
-// gpt-oss's gate: checks, the autograd function, and the choice of kernel or definition.
+// gpt-oss's gate: checks, the autograd function, and the choice of CPU, GPU or definition.
 #include "lehr/ops/clamped_swiglu/clamped_swiglu.h"
 
 #include <ATen/ops/empty.h>
@@ -8,7 +8,7 @@
 #include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/clamped_swiglu/kernels.h"
-#include "lehr/ops/cpu.h"
+#include "lehr/ops/device.h"
 #include "lehr/ops/recompute.h"
 
 namespace lehr::ops {
@@ -25,6 +25,13 @@ at::Tensor forward_of(const at::Tensor& gate_up, const SwiGLUClamp& clamp) {
   shape.back() /= 2;
   const at::Tensor y = at::empty(shape, gate_up.options());
   report_pointwise({gate_up, y});
+  if (cuda::supports(gate_up)) {
+    cuda::run<ClampedSwiGLULaunches>("clamped_swiglu", gate_up, [&](auto element, const auto& kernels) {
+      using T = decltype(element);
+      return kernels.forward(elements<T>(gate_up), elements<T>(y), clamp.limit, clamp.alpha, y.numel());
+    });
+    return y;
+  }
   cpu::run<ClampedSwiGLUKernels>(gate_up, [&](auto element, const auto& kernels) {
     using T = decltype(element);
     cpu::run_kernel(gate_up, 0, y.numel(), kGrain, [&](int64_t first, int64_t last) {
@@ -37,6 +44,14 @@ at::Tensor forward_of(const at::Tensor& gate_up, const SwiGLUClamp& clamp) {
 at::Tensor backward_of(const at::Tensor& dy, const at::Tensor& gate_up, const SwiGLUClamp& clamp) {
   const at::Tensor gradient = at::empty_like(gate_up);
   report_pointwise({dy, gate_up, gradient});
+  if (cuda::supports(gate_up)) {
+    cuda::run<ClampedSwiGLULaunches>("clamped_swiglu_backward", gate_up, [&](auto element, const auto& kernels) {
+      using T = decltype(element);
+      return kernels.backward(
+          elements<T>(dy), elements<T>(gate_up), elements<T>(gradient), clamp.limit, clamp.alpha, dy.numel());
+    });
+    return gradient;
+  }
   cpu::run<ClampedSwiGLUKernels>(gate_up, [&](auto element, const auto& kernels) {
     using T = decltype(element);
     cpu::run_kernel(gate_up, 0, dy.numel(), kGrain, [&](int64_t first, int64_t last) {
@@ -83,7 +98,7 @@ at::Tensor clamped_swiglu(const at::Tensor& gate_up, const SwiGLUClamp& clamp) {
       "clamped_swiglu: expected pairs of a floating type in the last dimension, found {} {}",
       c10::toString(gate_up.scalar_type()),
       shape_of(gate_up));
-  if (!cpu::supports(gate_up)) {
+  if (!supports(gate_up)) {
     return reference::clamped_swiglu(gate_up, clamp);
   }
   if (will_differentiate(gate_up, gate_up)) {

@@ -14,8 +14,8 @@ struct SwiGLUClamp {
 /// Returns (u + 1) g sigmoid(alpha g), (..., F), with g the even and u the odd elements of gate_up (..., 2F), clamped.
 ///
 /// Arithmetic is float32 (float64 for float64) with one rounding at the end. As in torch.clamp, the gradient of an
-/// element beyond the limit is zero, and that of one at the limit is not. On a GPU it runs in plain ATen. Throws a
-/// usage error if gate_up is not of a floating type, or the last dimension is odd.
+/// element beyond the limit is zero, and that of one at the limit is not. Throws a usage error if gate_up is not of a
+/// floating type, or the last dimension is odd.
 at::Tensor clamped_swiglu(const at::Tensor& gate_up, const SwiGLUClamp& clamp);
 
 namespace reference {

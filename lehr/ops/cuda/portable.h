@@ -143,6 +143,80 @@ LEHR_HOST_DEVICE void write_any(T* p, int64_t i, int64_t size, bool packed, cons
   }
 }
 
+/// An unsigned number of that many bytes; a pack for 16.
+template <int kBytes>
+struct Word;
+template <>
+struct Word<2> {
+  using Type = uint16_t;
+};
+template <>
+struct Word<4> {
+  using Type = uint32_t;
+};
+template <>
+struct Word<8> {
+  using Type = uint64_t;
+};
+template <>
+struct Word<16> {
+  using Type = Pack<float>;
+};
+template <int kCount, class T>
+using WordOf = typename Word<kCount* static_cast<int>(sizeof(T))>::Type;
+template <int kCount, class T>
+struct Elements {
+  T at[kCount];
+};
+
+/// Reads elements [i, i + kCount) of a run of `size`, or zeros beyond its end: at most 16 bytes, in one access if
+/// `packed`. Then the run is aligned to 16 bytes, and i and size are multiples of kCount.
+template <int kCount, class T>
+LEHR_HOST_DEVICE Values<kCount> read_few(const T* p, int64_t i, int64_t size, bool packed) {
+  Elements<kCount, T> elements = {};
+  if (packed) {
+    if (i < size) {
+      elements = __builtin_bit_cast(Elements<kCount, T>, *reinterpret_cast<const WordOf<kCount, T>*>(p + i));
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      elements.at[j] = i + j < size ? p[i + j] : T{};
+    }
+  }
+  Values<kCount> values;
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    values.at[j] = widen(elements.at[j]);
+  }
+  return values;
+}
+
+template <int kCount, class T>
+LEHR_HOST_DEVICE void write_few(T* p, int64_t i, int64_t size, bool packed, const Values<kCount>& values) {
+  Elements<kCount, T> elements;
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    elements.at[j] = narrow<T>(values.at[j]);
+  }
+  if (packed) {
+    if constexpr (sizeof(elements) == 16) {
+      if (i < size) {
+        store(p + i, __builtin_bit_cast(Pack<T>, elements));
+      }
+    } else if (i < size) {
+      *reinterpret_cast<WordOf<kCount, T>*>(p + i) = __builtin_bit_cast(WordOf<kCount, T>, elements);
+    }
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    if (i + j < size) {
+      p[i + j] = elements.at[j];
+    }
+  }
+}
+
 /// Returns the number of elements of a row that fit into that many bytes, in whole packs.
 template <class T>
 constexpr int64_t held_of_row(int64_t size, int64_t bytes) {
