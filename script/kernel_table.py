@@ -35,9 +35,10 @@ ARCHES = [Arch("sm_80", "A100", 108, 164 << 10, 163 << 10, 40 << 20),
           Arch("sm_100", "B200", 148, 228 << 10, 227 << 10, 126 << 20)]
 REGISTERS, WARPS, BLOCKS = 65536, 64, 32
 
-# Sizes for which bytes are counted: those of a model of 8 billion parameters, and of an MoE layer.
-TOKENS, HIDDEN, HEADS, HEAD, VOCABULARY, CHOICES, EXPERT_HIDDEN = 16384, 4096, 32, 128, 151936, 8, 2048
-CONV_BLOCK = 128  # tokens of a block of the convolution
+# Sizes for which bytes are counted: those of a model of 8 billion parameters, of an MoE layer, and of linear attention
+# (GROUP value heads per key head).
+TOKENS, HIDDEN, HEADS, HEAD, VOCABULARY, CHOICES, EXPERT_HIDDEN, GROUP = 16384, 4096, 32, 128, 151936, 8, 2048, 2
+CONV_BLOCK, CHUNK = 128, 64  # tokens of a block of the convolution, and of a chunk of the gated delta rule
 PARTS_BY_ROW, PARTS_BY_HEAD = 132, 132 * 512 // 16  # weight_gradient_parts for those rows and heads
 
 
@@ -112,6 +113,19 @@ BODIES = {
         lambda s, a, taps=taps: 3 * s + parts(taps, CONV_BLOCK), lambda s, a: 3 * s,
         "reads x and dy, writes dx, and per block of tokens a part of the weight's gradient; a run also reads the tokens "
         "around it, which are in cache", lambda s, a: 64 * 16 * 4) for taps in (4, 16)},
+    "DeltaDecaysOfChunk": Body(64, lambda s: 1, lambda s, a: 32, lambda s, a: 32,
+        "per token and value head: reads decay and beta, writes five numbers", lambda s, a: 4 * CHUNK * 4),
+    "DeltaTrianglesOfChunk": Body(64, lambda s: CHUNK, lambda s, a: 8 / GROUP + 12, lambda s, a: 8 / GROUP + 12,
+        "per element of a chunk's matrices: reads two products of its key head, writes three matrices",
+        lambda s, a: (CHUNK * (CHUNK - 1) // 2 + 4 * CHUNK) * 4),
+    "DeltaScanColumns": Body(256, lambda s: 4 * 32 / 256, lambda s, a: 16 + 4 * HEAD / CHUNK, lambda s, a: 16 + 4 * HEAD
+        / CHUNK, "per element of the values: reads and writes a correction and, shared by the elements of a token, two "
+        "rows of keys, of which the blocks of the head's other columns find a copy in the L2 cache; writes the states "
+        "before chunks", lambda s, a: (2 * 4 * HEAD + 4 * 32 * 9) * 4),
+    "DeltaTrianglesBackwardOfChunk": Body(64, lambda s: CHUNK, lambda s, a: 8 + 16 / GROUP, lambda s, a: 8 + 16 / GROUP,
+        "per element of a chunk's matrices: reads two gradients of its value head and two products of its key head, "
+        "writes two gradients of its key head, which stay in cache for the sum over value heads",
+        lambda s, a: 6 * CHUNK * 4),
     "StochasticAdamWGroup": Body(256, lambda s: 16, lambda s, a: 4 + 4 + 4 * s, lambda s, a: 4 + 4 + 4 * s,
         "reads and writes a bfloat16 value and two moments, reads a gradient"),
 }

@@ -134,12 +134,18 @@ def verify(check, runner):
             runner.guarded(f"{folder.name} in {dtype}", one)
 
 
+# Three layers with gated DeltaNet and one with attention, as in recipe/gated_delta_net.toml.
+GATED_DELTA_NET = {"name": "qwen3_next", "args": {
+    "mlp_only_layers": [0, 1, 2, 3], "linear_num_key_heads": 2, "linear_key_head_dim": 32, "linear_num_value_heads": 4,
+    "linear_value_head_dim": 32}}
+
 # Name, MoE, sections, largest relative difference of the losses from the CPU's, and its reason.
 COMPARED = [
     ("float32", False, {}, 1e-3, "another order of sums, 20 steps of an optimizer that divides by small numbers"),
     ("bfloat16", False, {"training": {"mixed_precision_param": "bfloat16"}}, 2e-2, "an error of 2^-9 per matmul"),
     ("deterministic", False, {"debug": {"deterministic": True}}, 1e-3, "as float32"),
     ("moe", True, {}, 1e-2, "near ties route a token to another expert"),
+    ("gated_delta_net", False, {"model": GATED_DELTA_NET}, 1e-3, "as float32"),
 ]
 
 

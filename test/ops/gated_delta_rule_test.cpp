@@ -5,39 +5,10 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "lehr/base/parallel.h"
-#include "test/ops/against_reference.h"
+#include "test/ops/delta_inputs.h"
 
 namespace lehr::ops::test {
 namespace {
-
-struct Shape {
-  int64_t rows, tokens, key_heads, value_heads, size, value_size;
-};
-
-// Query, key, value, logarithm of the decay, beta, initial state. Decays are from weak to strong.
-Tensors random_inputs(const Shape& s, at::ScalarType type) {
-  const at::Tensor decay = -at::rand({s.rows, s.tokens, s.value_heads}, at::kDouble).pow(3) * 4;
-  const at::Tensor beta = at::rand({s.rows, s.tokens, s.value_heads}, at::kDouble);
-  return {
-      random_tensor({s.rows, s.tokens, s.key_heads, s.size}, type),
-      random_tensor({s.rows, s.tokens, s.key_heads, s.size}, type),
-      random_tensor({s.rows, s.tokens, s.value_heads, s.value_size}, type),
-      decay.to(type),
-      beta.to(type),
-      random_tensor({s.rows, s.value_heads, s.size, s.value_size}, type)};
-}
-
-GatedDeltaInputs inputs_of(const Tensors& in, const at::Tensor& lengths, bool with_state) {
-  const auto wide = in[0].scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return {
-      .query = in[0],
-      .key = in[1],
-      .value = in[2],
-      .decay = in[3].to(wide),
-      .beta = in[4].to(wide),
-      .initial_state = with_state ? in[5].to(wide) : at::Tensor(),
-      .cumulative_lengths = lengths};
-}
 
 void expect_equal_to_recurrence(
     const std::string& what, const Tensors& inputs, const at::Tensor& lengths, bool with_state) {
@@ -59,15 +30,15 @@ void expect_equal_to_recurrence(
 
 TEST(GatedDeltaRule, EqualsTheRecurrenceForAllSizesAndTypes) {
   everywhere([](at::ScalarType type, const std::string& where) {
-    for (const Shape& shape :
-         {Shape{1, 1, 1, 1, 2, 1},
+    for (const DeltaSizes& sizes :
+         {DeltaSizes{1, 1, 1, 1, 2, 1},
           {2, 5, 1, 3, 4, 3},
           {1, 64, 2, 2, 8, 8},
           {2, 130, 3, 3, 5, 33},
           {1, 77, 1, 2, 40, 7}}) {
       for (const bool with_state : {false, true}) {
         expect_equal_to_recurrence(
-            where + " T " + std::to_string(shape.tokens), random_inputs(shape, type), {}, with_state);
+            where + " T " + std::to_string(sizes.tokens), random_inputs(sizes, type), {}, with_state);
       }
     }
   });

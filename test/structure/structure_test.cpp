@@ -318,6 +318,7 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
         "lehr/ops/cpu.h",
         "lehr/ops/cuda.h",
         "lehr/ops/device.h",
+        "lehr/ops/gated_delta_rule/cuda.h",
         "lehr/ops/grouped_linear/cuda.h",
         "lehr/ops/grouped_linear/groups.h",
         "lehr/ops/grouped_linear_float8/cuda.h",

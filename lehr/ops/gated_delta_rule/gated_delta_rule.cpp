@@ -1,4 +1,4 @@
-// The gated delta rule: checks, the autograd function, and the choice of CPU or definition.
+// The gated delta rule: checks, the autograd function, and the choice of CPU, GPU or definition.
 #include "lehr/ops/gated_delta_rule/gated_delta_rule.h"
 
 #include <ATen/ops/empty.h>
@@ -13,7 +13,8 @@
 #include "lehr/meter/operator_profile.h"
 #include "lehr/meter/operator_watch.h"
 #include "lehr/ops/autograd.h"
-#include "lehr/ops/cpu.h"
+#include "lehr/ops/device.h"
+#include "lehr/ops/gated_delta_rule/cuda.h"
 #include "lehr/ops/gated_delta_rule/kernels.h"
 #include "lehr/ops/recompute.h"
 
@@ -95,6 +96,9 @@ void run_jobs(const GatedDeltaInputs& in, size_t scratch_bytes, const Body& body
 }
 
 GatedDelta forward_of(const GatedDeltaInputs& in, bool with_output = true) {
+  if (cuda::on_gpu(in.query)) {
+    return cuda::gated_delta_rule(in, with_output);
+  }
   GatedDelta result{
       .output = with_output ? at::empty_like(in.value) : at::Tensor(),
       .final_state =
@@ -116,6 +120,9 @@ GatedDelta forward_of(const GatedDeltaInputs& in, bool with_output = true) {
 
 // Gradients in the order of the fields of GatedDeltaInputs.
 variable_list backward_of(const GatedDeltaInputs& in, const at::Tensor& doutput, const at::Tensor& dfinal) {
+  if (cuda::on_gpu(in.query)) {
+    return cuda::gated_delta_rule_backward(in, doutput, dfinal);
+  }
   const auto like = [](const at::Tensor& tensor) { return tensor.defined() ? at::empty_like(tensor) : at::Tensor(); };
   variable_list gradients{
       like(in.query), like(in.key), like(in.value), like(in.decay), like(in.beta), like(in.initial_state)};
@@ -216,7 +223,7 @@ void check(const GatedDeltaInputs& in) {
 }
 
 bool has_kernels(const GatedDeltaInputs& in) {
-  return cpu::supports(in.query) && in.query.numel() > 0;
+  return cuda::on_gpu(in.query) ? cuda::supports_gated_delta(in) : cpu::supports(in.query) && in.query.numel() > 0;
 }
 
 GatedDeltaInputs contiguous(const GatedDeltaInputs& in) {

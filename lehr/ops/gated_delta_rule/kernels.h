@@ -1,4 +1,4 @@
-// The kernels of the gated delta rule on the CPU.
+// The kernels of the gated delta rule on the CPU; those on a GPU are in launches.h.
 #pragma once
 
 #include "lehr/ops/kernels/slot.h"
