@@ -1,9 +1,6 @@
 #include "lehr/nn/gated_delta_net.h"
 
 #include "lehr/base/error.h"
-#include "lehr/meter/operator_watch.h"
-#include "lehr/ops/attention/attention_sequences.h"
-#include "lehr/ops/gated_delta_rule/gated_delta_rule.h"
 #include "lehr/ops/silu_mul/silu_mul.h"
 
 namespace lehr::nn {
@@ -33,22 +30,6 @@ void check(const GatedDeltaNetParameters& params) {
 }
 }  // namespace
 
-at::Tensor gated_delta_sequences(const ops::AttentionMask& mask, int64_t rows, int64_t tokens) {
-  require(
-      mask.causal && !mask.allowed.defined() && !mask.bias.defined(),
-      "gated DeltaNet: attention_mask: a state passes from each token to the next, so allowed and bias are not "
-      "supported; use document_ids and key_padding");
-  if (operator_watch() != nullptr) {
-    return {};
-  }
-  const auto lengths = ops::cumulative_lengths_of(mask, rows, tokens);
-  require(
-      lengths.has_value(),
-      "gated DeltaNet: attention_mask: a document is in several pieces, or its ids are on a device that the host "
-      "cannot read; give each document consecutive tokens, and the mask its sequence_ends");
-  return *lengths;
-}
-
 CausalConv1dImpl::CausalConv1dImpl(int64_t key_channels, int64_t value_channels, int64_t width, Init init) {
   declare_parameter("query", query, {key_channels, 1, width}, init);
   declare_parameter("key", key, {key_channels, 1, width}, init);
@@ -69,52 +50,11 @@ GatedDeltaNetImpl::GatedDeltaNetImpl(const GatedDeltaNetParameters& params) : pa
   out_proj = register_module("out_proj", Linear(values, hidden, params.init));
 }
 
-at::Tensor GatedDeltaNetImpl::mix(
-    const GatedDeltaStreams& streams, const ops::AttentionMask& mask, KeyValueCache* cache) const {
-  const int64_t rows = streams.decay.size(0), tokens = streams.decay.size(1), before = params_.conv_kernel - 1;
-  const at::Tensor lengths = gated_delta_sequences(mask, rows, tokens);
-  require(
-      cache == nullptr || !lengths.defined(),
-      "gated DeltaNet: attention_mask: document_ids and key_padding are not supported with a cache; generate from one "
-      "sequence per row, without padding");
-  const bool continues = cache != nullptr && !cache->states().empty();
-  std::array<at::Tensor, 3> heads;
-  std::vector<at::Tensor> states;  // the last tokens before the convolutions, (B, W - 1, ...), and the state
-  for (size_t i = 0; i < heads.size(); ++i) {
-    const at::Tensor& x = streams.heads[i];
-    const at::Tensor tail = continues ? cache->states()[i] : at::Tensor();
-    heads[i] = ops::causal_conv(x, streams.weights[i], lengths, tail);
-    if (cache != nullptr) {
-      auto shape = x.sizes().vec();
-      shape[1] = before;
-      const at::Tensor longer = at::cat({continues ? tail : at::zeros(shape, x.options()), x}, 1);
-      states.push_back(longer.narrow(1, tokens, before).clone());
-    }
-  }
-  const ops::GatedDelta result = ops::gated_delta_rule(
-      {.query = heads[0],
-       .key = heads[1],
-       .value = heads[2],
-       .decay = streams.decay,
-       .beta = streams.beta,
-       .initial_state = continues ? cache->states()[3] : at::Tensor(),
-       .cumulative_lengths = lengths});
-  if (cache != nullptr) {
-    states.push_back(result.final_state);
-    cache->set_states(std::move(states), tokens);
-  }
-  return result.output;
-}
-
 at::Tensor GatedDeltaNetImpl::forward(
     const at::Tensor& hidden_states, const ops::AttentionMask& mask, KeyValueCache* cache) {
   const int64_t batch = hidden_states.size(0), tokens = hidden_states.size(1);
   const int64_t key_dim = params_.key_head_dim, value_dim = params_.value_head_dim;
   const int64_t group = params_.num_value_heads / params_.num_key_heads, group_dim = group * value_dim;
-  require(
-      cache == nullptr || !core_,
-      "gated DeltaNet: a cache holds the states of whole sequences, of which this module has a part; generate with one "
-      "rank of context_parallel");
   const at::Tensor visible =
       mask.key_padding.defined() ? hidden_states * mask.key_padding.unsqueeze(-1) : hidden_states;
   const auto by_value_head = [&](const at::Tensor& x) { return x.reshape({batch, tokens, -1, value_dim}); };
@@ -126,12 +66,12 @@ at::Tensor GatedDeltaNetImpl::forward(
   const auto wide = hidden_states.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor b = ba[0].reshape({batch, tokens, -1}).to(wide);  // (B, T, Hv)
   const at::Tensor a = ba[1].reshape({batch, tokens, -1}).to(wide);
-  const GatedDeltaStreams streams{
+  const LinearAttentionStreams streams{
       .heads = {qkvz[0].contiguous(), qkvz[1].contiguous(), by_value_head(qkvz[2])},
       .weights = {conv1d->query, conv1d->key, conv1d->value},
       .decay = -a_log.to(wide).exp() * at::softplus(a + dt_bias.to(wide)),
       .beta = b.sigmoid()};
-  const at::Tensor y = core_ ? core_(streams, mask) : mix(streams, mask, cache);
+  const at::Tensor y = mix(streams, mask, cache);
   const at::Tensor gated = ops::silu_mul(by_value_head(qkvz[3]), norm(y));  // (B, T, Hv, V)
   return out_proj(gated.reshape({batch, tokens, -1}));
 }

@@ -2,14 +2,9 @@
 // corrected, as in most layers of Qwen3-Next.
 #pragma once
 
-#include <array>
-#include <functional>
-
-#include "lehr/nn/kv_cache.h"
 #include "lehr/nn/linear.h"
+#include "lehr/nn/linear_attention.h"
 #include "lehr/nn/rms_norm.h"
-#include "lehr/ops/attention/attention.h"
-#include "lehr/ops/causal_conv/causal_conv.h"
 
 namespace lehr::nn {
 
@@ -37,20 +32,6 @@ class CausalConv1dImpl : public Module {
 };
 LEHR_MODULE(CausalConv1d);
 
-/// The tensors that a gated DeltaNet's core mixes over tokens.
-struct GatedDeltaStreams {
-  std::array<at::Tensor, 3> heads;    ///< Queries, keys and values before their convolutions, (B, T, Hk or Hv, K or V).
-  std::array<at::Tensor, 3> weights;  ///< Those of their convolutions, (heads' channels, 1, W).
-  at::Tensor decay, beta;             ///< (B, T, Hv), as in ops::GatedDeltaInputs.
-};
-
-/// The convolutions and the gated delta rule for a sequence that is split over ranks: returns (B, T, Hv, V).
-using GatedDeltaCore = std::function<at::Tensor(const GatedDeltaStreams& streams, const ops::AttentionMask& mask)>;
-
-/// Returns the cumulative lengths of documents and padding (ops::cumulative_lengths_of); undefined if each row is one
-/// sequence. Throws a usage error for masks other than documents and padding.
-at::Tensor gated_delta_sequences(const ops::AttentionMask& mask, int64_t rows, int64_t tokens);
-
 /// With q, k, v, z, b and a projected from the hidden states, and q, k and v passed through a causal convolution:
 ///
 ///     y = gated_delta_rule(q, k, v, decay = -exp(A_log) softplus(a + dt_bias), beta = sigmoid(b))
@@ -58,7 +39,7 @@ at::Tensor gated_delta_sequences(const ops::AttentionMask& mask, int64_t rows, i
 ///
 /// States are reset in each document of a packed batch, and after padding. The number of local heads follows from the
 /// projections' outputs, which may hold only some of the heads.
-class GatedDeltaNetImpl : public Module {
+class GatedDeltaNetImpl : public Module, public HasLinearAttentionCore {
  public:
   /// Throws a usage error that names the parameter if one is out of range.
   explicit GatedDeltaNetImpl(const GatedDeltaNetParameters& params);
@@ -67,10 +48,6 @@ class GatedDeltaNetImpl : public Module {
   /// not supported. Throws a usage error for masks other than documents and padding.
   at::Tensor forward(
       const at::Tensor& hidden_states, const ops::AttentionMask& mask = {}, KeyValueCache* cache = nullptr);
-
-  /// Replaces the operators that mix tokens; then caches are refused.
-  void set_core(GatedDeltaCore core) { core_ = std::move(core); }
-  bool has_own_core() const { return static_cast<bool>(core_); }
 
   /// Number of heads of the whole module, even if its projections hold only some of them.
   int64_t num_key_heads() const { return params_.num_key_heads; }
@@ -84,10 +61,7 @@ class GatedDeltaNetImpl : public Module {
   Linear out_proj{nullptr};
 
  private:
-  at::Tensor mix(const GatedDeltaStreams& streams, const ops::AttentionMask& mask, KeyValueCache* cache) const;
-
   GatedDeltaNetParameters params_;
-  GatedDeltaCore core_;
 };
 LEHR_MODULE(GatedDeltaNet);
 

@@ -60,6 +60,13 @@ void generate(const Init& init, const RandomStream& stream, int64_t first, int64
       stream.fill_uniform(start, count, out);
       std::transform(out, out + count, out, [&](double u) { return std::log(init.a + (init.b - init.a) * u); });
       return;
+    case Init::Kind::time_step:
+      stream.fill_uniform(start, count, out);
+      std::transform(out, out + count, out, [&](double u) {
+        const double step = init.a * std::exp(u * std::log(init.b / init.a));
+        return step + std::log(-std::expm1(-step));  // the inverse of softplus
+      });
+      return;
   }
 }
 }  // namespace

@@ -12,7 +12,7 @@ namespace lehr::nn {
 /// A distribution of initial values. Values depend only on the seed, the parameter's full name and the index of the
 /// element in the whole parameter, so every mesh and every dtype starts from the same numbers.
 struct Init {
-  enum class Kind { constant, normal, truncated_normal, uniform, log_uniform };
+  enum class Kind { constant, normal, truncated_normal, uniform, log_uniform, time_step };
   Kind kind = Kind::constant;
   double a = 0;  ///< The constant; the mean; the lower bound.
   double b = 0;  ///< Unused; the standard deviation; the upper bound.
@@ -25,6 +25,8 @@ struct Init {
   static Init uniform(double low, double high) { return {.kind = Kind::uniform, .a = low, .b = high}; }
   /// The logarithm of a uniform number.
   static Init log_uniform(double low, double high) { return {.kind = Kind::log_uniform, .a = low, .b = high}; }
+  /// A number whose softplus is uniform on a logarithmic scale: the bias of Mamba's time steps.
+  static Init time_step(double low, double high) { return {.kind = Kind::time_step, .a = low, .b = high}; }
 };
 
 /// The source of initial values.

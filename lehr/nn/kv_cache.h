@@ -19,7 +19,8 @@ class KeyValueCache {
   std::pair<at::Tensor, at::Tensor> append(
       const at::Tensor& keys, const at::Tensor& values, std::optional<int64_t> window = {});
 
-  /// Replaces the states of a layer that keeps no keys (nn::GatedDeltaNet) by those after `tokens` more positions.
+  /// Replaces the states of a layer that keeps no keys (nn::HasLinearAttentionCore) by those after `tokens` more
+  /// positions.
   void set_states(std::vector<at::Tensor> states, int64_t tokens) {
     states_ = std::move(states);
     length_ += tokens;

@@ -79,8 +79,9 @@ struct ContextDelta : torch::autograd::Function<ContextDelta> {
       const at::Tensor& beta,
       const at::Tensor& continues,
       const std::optional<at::Tensor>& lengths,
-      const mesh::Group* group) {
-    GatedDeltaInputs in{query, key, value, decay, beta, {}, lengths.value_or(at::Tensor())};
+      const mesh::Group* group,
+      ops::StateUpdate update) {
+    GatedDeltaInputs in{query, key, value, decay, beta, {}, lengths.value_or(at::Tensor()), update};
     in.initial_state = compose_states(maps_of(in), continues, key.size(3), *group);
     in.save(ctx, {continues});
     ctx->saved_data["group"] = reinterpret_cast<int64_t>(group);
@@ -89,14 +90,14 @@ struct ContextDelta : torch::autograd::Function<ContextDelta> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const OperatorScope scope(OperatorKind::attention, "lehr::context_gated_delta_backward");
-    ops::refuse_double_backward("gated DeltaNet under context parallelism");
+    ops::refuse_double_backward("linear attention under context parallelism");
     const auto& group = *reinterpret_cast<const mesh::Group*>(ctx->saved_data["group"].toInt());
     const auto saved = ctx->get_saved_variables();
     const GatedDeltaInputs in = GatedDeltaInputs::saved(ctx, saved);
     variable_list gradients =
         ops::gated_delta_rule_backward(in, grads[0], gradients_after(in, grads[0], saved.back(), group));
     gradients[5] = at::Tensor();  // of the states before the chunks, which passed through compose_gradients
-    gradients.resize(8);
+    gradients.resize(9);
     return gradients;
   }
 
@@ -131,7 +132,7 @@ ops::AttentionMask mask_of_chunks(const ops::AttentionMask& mask, int64_t batch)
 
 // The three streams of rows of one chunk each, after their convolutions.
 std::array<at::Tensor, 3> convolved(
-    const nn::GatedDeltaStreams& streams,
+    const nn::LinearAttentionStreams& streams,
     const at::Tensor& lengths,
     const at::Tensor& continued,
     const mesh::Group& group) {
@@ -153,19 +154,19 @@ std::array<at::Tensor, 3> convolved(
     auto shape = heads[i].sizes().vec();
     shape[1] = seen;
     const at::Tensor own = seen > 0 ? before[i].reshape(shape) : at::Tensor();
-    heads[i] = ops::causal_conv(heads[i], streams.weights[i], lengths, own);
+    heads[i] = ops::causal_conv(heads[i], streams.weights[i], lengths, own, streams.biases[i]);
   }
   return heads;
 }
 
 // One tap has the placements of all, and the rule states its own.
-at::Tensor state_placements(OperatorWatch& watch, const nn::GatedDeltaStreams& streams, const mesh::Group& group) {
+at::Tensor state_placements(OperatorWatch& watch, const nn::LinearAttentionStreams& streams, const mesh::Group& group) {
   std::array<at::Tensor, 3> heads;
   for (size_t i = 0; i < heads.size(); ++i) {
-    heads[i] = ops::causal_conv(streams.heads[i], streams.weights[i].narrow(2, 0, 1));
+    heads[i] = ops::causal_conv(streams.heads[i], streams.weights[i].narrow(2, 0, 1), {}, {}, streams.biases[i]);
   }
   const Placement row = Placement::shard(1);
-  return watch.state(
+  const at::Tensor output = watch.state(
       {.name = "context_gated_delta",
        .ranks = group.ranks(),
        .inputs =
@@ -178,18 +179,19 @@ at::Tensor state_placements(OperatorWatch& watch, const nn::GatedDeltaStreams& s
        .shape = heads[2].sizes().vec(),
        .dtype = heads[2].scalar_type(),
        .like = 2});
+  return nn::add_skip(output, heads[2], streams.skip);
 }
 }  // namespace
 
 at::Tensor context_gated_delta(
-    const nn::GatedDeltaStreams& streams, const ops::AttentionMask& mask, const mesh::Group& group) {
+    const nn::LinearAttentionStreams& streams, const ops::AttentionMask& mask, const mesh::Group& group) {
   if (OperatorWatch* watch = operator_watch()) {
     return state_placements(*watch, streams, group);
   }
   check_two_chunks(streams.decay.size(1));
   const int64_t batch = streams.decay.size(0), chunk = streams.decay.size(1) / 2;
   const int64_t seen = streams.weights[0].size(2) - 1;  // tokens before a token that its convolutions see
-  const at::Tensor lengths = nn::gated_delta_sequences(mask_of_chunks(mask, batch), 2 * batch, chunk);
+  const at::Tensor lengths = nn::linear_attention_sequences(mask_of_chunks(mask, batch), 2 * batch, chunk);
   const at::Tensor continued = continued_tokens(mask, chunk, std::max<int64_t>(seen, 1), streams.decay.device(), group);
   const auto heads = convolved(streams, lengths, continued, group);
   const OperatorScope scope(OperatorKind::attention, "lehr::context_gated_delta");
@@ -201,8 +203,9 @@ at::Tensor context_gated_delta(
       rows_of_chunks(streams.beta),
       continued.select(2, -1).to(streams.decay.scalar_type()),
       lengths.defined() ? std::optional(lengths) : std::nullopt,
-      &group);
-  return output.unflatten(0, {batch, 2}).flatten(1, 2);
+      &group,
+      streams.update);
+  return nn::add_skip(output, heads[2], streams.skip).unflatten(0, {batch, 2}).flatten(1, 2);
 }
 
 }  // namespace lehr::shard

@@ -1,4 +1,4 @@
-// Gated DeltaNet under context parallelism, as context_parallel.h defines it: the states that enter chunks.
+// Gated DeltaNet and Mamba-2 under context parallelism, as context_parallel.h defines it: the states that enter chunks.
 //
 // A chunk maps the state S before it to A S + B, with A (K, K) and B (K, V) per value head; A is zero if a document
 // begins within the chunk. Each rank computes the maps of its two chunks; one all-gather of all maps, and their
@@ -9,13 +9,13 @@
 #pragma once
 
 #include "lehr/mesh/group.h"
-#include "lehr/nn/gated_delta_net.h"
+#include "lehr/nn/linear_attention.h"
 
 namespace lehr::shard {
 
-/// The core of a GatedDeltaNet for this rank's positions (streams, document_ids and key_padding alike). All ranks of
+/// The core of linear attention for this rank's positions (streams, document_ids and key_padding alike). All ranks of
 /// the group must call, with the same shapes. Throws a usage error for masks other than documents and padding.
 at::Tensor context_gated_delta(
-    const nn::GatedDeltaStreams& streams, const ops::AttentionMask& mask, const mesh::Group& group);
+    const nn::LinearAttentionStreams& streams, const ops::AttentionMask& mask, const mesh::Group& group);
 
 }  // namespace lehr::shard

@@ -74,9 +74,9 @@ void parallelize_context(mesh::DistributedContext& context, torch::nn::Module& m
               const at::Tensor& v,
               const ops::AttentionMask& mask,
               const ops::AttentionOptions& options) { return attend(q, k, v, mask, options, group); });
-    } else if (auto* linear = dynamic_cast<nn::GatedDeltaNetImpl*>(&one)) {
+    } else if (auto* linear = dynamic_cast<nn::HasLinearAttentionCore*>(&one)) {
       require_plain(linear->has_own_core(), one);
-      linear->set_core([&group](const nn::GatedDeltaStreams& streams, const ops::AttentionMask& mask) {
+      linear->set_core([&group](const nn::LinearAttentionStreams& streams, const ops::AttentionMask& mask) {
         return context_gated_delta(streams, mask, group);
       });
     }

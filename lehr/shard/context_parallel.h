@@ -1,7 +1,8 @@
 // Context parallelism: the positions of a sequence are sharded over the ranks of axis cp.
 //
-// Rank r holds two chunks of each sequence (context_chunks.h). All layers but attention and gated DeltaNet work on
-// single tokens and need only the right position ids; those two get other cores (context_attention.h, context_delta.h).
+// Rank r holds two chunks of each sequence (context_chunks.h). All layers but attention, gated DeltaNet and Mamba-2
+// work on single tokens and need only the right position ids; those get other cores (context_attention.h,
+// context_delta.h).
 //
 // Parameters are the same on all cp ranks, which use them on different tokens. Axis fsdp, which covers the cp ranks,
 // shards them and sums their gradients; nothing is laid out here.
@@ -27,7 +28,7 @@ enum class ContextParallelMethod {
 /// error for inputs that cannot be sharded: caches, explicit masks, and snapshots.
 nn::ModelInputs take_context_part(const nn::ModelInputs& inputs, const mesh::DistributedContext& context);
 
-/// Gives every attention module and GatedDeltaNet under `module`, itself included, a core over whole sequences;
+/// Gives every attention module, GatedDeltaNet and Mamba2 under `module`, itself included, a core over whole sequences;
 /// `method` is that of attention. Throws a usage error if one has a core of its own. Does nothing with one cp rank.
 /// `context` must outlive the module.
 void parallelize_context(

@@ -198,6 +198,13 @@ void gated_feed_forward(Gated& block, DistributedContext& context) {
   column_parallel(*block.up_proj, context);
   row_parallel(*block.down_proj, context);
 }
+
+void feed_forward(nn::Module& block, nn::LinearImpl& up, nn::LinearImpl& down, DistributedContext& context) {
+  require_divisible("intermediate_size", up.own_parameter("weight")->shape()[0], context);
+  gather_sequence(block, context);
+  column_parallel(up, context);
+  row_parallel(down, context);
+}
 }  // namespace
 
 void require_divisible(const char* key, int64_t size, const DistributedContext& context) {
@@ -310,21 +317,6 @@ void tensor_parallel(nn::MultiHeadLatentAttentionImpl& attention, DistributedCon
   row_parallel(*attention.o_proj, context);
 }
 
-void tensor_parallel(nn::GatedDeltaNetImpl& block, DistributedContext& context) {
-  require_divisible("linear_num_key_heads", block.num_key_heads(), context);
-  gather_sequence(block, context);
-  column_parallel(*block.in_proj_qkvz, context);
-  column_parallel(*block.in_proj_ba, context);
-  if (!is_one(context)) {
-    lay_out_all(*block.conv1d, Placement::shard(0), context);
-    for (const auto& parameter : block.own_parameters()) {
-      lay_out(*parameter, Placement::shard(0), context);
-    }
-  }
-  on_parts(*block.norm, context);
-  row_parallel(*block.out_proj, context);
-}
-
 void tensor_parallel(nn::SwiGLUImpl& block, DistributedContext& context) {
   gated_feed_forward(block, context);
 }
@@ -334,10 +326,11 @@ void tensor_parallel(nn::GeGLUImpl& block, DistributedContext& context) {
 }
 
 void tensor_parallel(nn::GeluMlpImpl& block, DistributedContext& context) {
-  require_divisible("intermediate_size", block.fc1->own_parameter("weight")->shape()[0], context);
-  gather_sequence(block, context);
-  column_parallel(*block.fc1, context);
-  row_parallel(*block.fc2, context);
+  feed_forward(block, *block.fc1, *block.fc2, context);
+}
+
+void tensor_parallel(nn::ReluSquaredMlpImpl& block, DistributedContext& context) {
+  feed_forward(block, *block.up_proj, *block.down_proj, context);
 }
 
 namespace {
@@ -363,8 +356,9 @@ void tensor_parallel_children(nn::Module& layer, DistributedContext& context) {
     const bool has_style = style_block<nn::GroupedQueryAttentionImpl>(child, context) ||
                            style_block<nn::MultiHeadLatentAttentionImpl>(child, context) ||
                            style_block<nn::GatedDeltaNetImpl>(child, context) ||
-                           style_block<nn::SwiGLUImpl>(child, context) || style_block<nn::GeGLUImpl>(child, context) ||
-                           style_block<nn::GeluMlpImpl>(child, context) ||
+                           style_block<nn::Mamba2Impl>(child, context) || style_block<nn::SwiGLUImpl>(child, context) ||
+                           style_block<nn::GeGLUImpl>(child, context) || style_block<nn::GeluMlpImpl>(child, context) ||
+                           style_block<nn::ReluSquaredMlpImpl>(child, context) ||
                            dynamic_cast<nn::MoELayerImpl*>(&child) != nullptr;  // laid out by expert parallelism
     require(
         has_style || is_one(context) || nn::named_parameters(child).empty(),

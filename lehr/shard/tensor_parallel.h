@@ -13,7 +13,9 @@
 #include "lehr/nn/latent_attention.h"
 #include "lehr/nn/layer_norm.h"
 #include "lehr/nn/linear_subblock.h"
+#include "lehr/nn/mamba2.h"
 #include "lehr/nn/moe.h"
+#include "lehr/nn/relu_squared.h"
 #include "lehr/nn/swiglu.h"
 
 namespace lehr::shard {
@@ -31,11 +33,15 @@ void tensor_parallel(nn::MultiHeadLatentAttentionImpl& attention, mesh::Distribu
 /// Shards key heads, with their value heads, over the ranks; the norm of a head is on every rank. Throws a usage error
 /// that names the key if linear_num_key_heads is not a multiple of the ranks.
 void tensor_parallel(nn::GatedDeltaNetImpl& block, mesh::DistributedContext& context);
+/// Shards groups of heads, with their part of the norm, over the ranks. Throws a usage error that names the key if
+/// n_groups is not a multiple of the ranks.
+void tensor_parallel(nn::Mamba2Impl& block, mesh::DistributedContext& context);
 /// Shards the inner width over the ranks. Throws a usage error if it is not a multiple of them, or for an adapter other
 /// than nn::LowRankAdapter.
 void tensor_parallel(nn::SwiGLUImpl& block, mesh::DistributedContext& context);
 void tensor_parallel(nn::GeGLUImpl& block, mesh::DistributedContext& context);
 void tensor_parallel(nn::GeluMlpImpl& block, mesh::DistributedContext& context);
+void tensor_parallel(nn::ReluSquaredMlpImpl& block, mesh::DistributedContext& context);
 
 /// Applies the style of its kind to each child of a decoder layer: on_parts to norms and linear sub-blocks, the
 /// functions above to blocks. An MoE layer is left to expert parallelism. Throws a usage error that names the first

@@ -4,7 +4,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/random.h"
-#include "lehr/nn/gated_delta_net.h"
+#include "lehr/nn/linear_attention.h"
 #include "lehr/train/ranks.h"
 
 namespace lehr::train {
@@ -66,9 +66,9 @@ void check_generation(const nn::Model& model, const Ranks& ranks) {
   }
   for (const auto& entry : model.named_modules("", /*include_self=*/false)) {
     require(
-        dynamic_cast<const nn::GatedDeltaNetImpl*>(entry.value().get()) == nullptr,
-        "parallelism.tensor_parallel_degree: generation pads sequences to a multiple of it, and the state of {} (gated "
-        "DeltaNet) would include the padding; expected 1, found {} (during training, leave out sample.prompt)",
+        dynamic_cast<const nn::HasLinearAttentionCore*>(entry.value().get()) == nullptr,
+        "parallelism.tensor_parallel_degree: generation pads sequences to a multiple of it, and the state of {} (linear "
+        "attention) would include the padding; expected 1, found {} (during training, leave out sample.prompt)",
         entry.key(),
         ranks.sequence_parts());
   }

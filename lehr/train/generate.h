@@ -29,7 +29,7 @@ struct SamplingOptions {
 int64_t sample_token(const at::Tensor& logits, const SamplingOptions& options, double uniform);
 
 /// Throws a usage error if text cannot be generated on these ranks: tensor parallelism pads sequences, which the state
-/// of nn::GatedDeltaNet would include. The model may be on meta.
+/// of nn::GatedDeltaNet or nn::Mamba2 would include. The model may be on meta.
 void check_generation(const nn::Model& model, const Ranks& ranks);
 
 /// Returns new ids after `prompt` (at least one id). `on_token` receives each id and may return false to stop. Throws a

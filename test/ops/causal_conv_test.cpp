@@ -86,6 +86,31 @@ TEST(CausalConv, ContinuesTheTokensBeforeARow) {
   });
 }
 
+TEST(CausalConv, AddsABias) {
+  everywhere([&](at::ScalarType type, const std::string& where) {
+    for (const int64_t channels : {1, 18, 300}) {
+      const at::Tensor lengths = lengths_of({0, 5, 9, 18});
+      const auto with = [&](auto conv) -> Operator {
+        return [=](const Tensors& in) -> Tensors { return {conv(in[0], in[1], lengths, in[2], in[3])}; };
+      };
+      const Tensors inputs{
+          random_tensor({2, 9, channels}, type),
+          random_tensor({channels, 1, 4}, type),
+          random_tensor({2, 3, channels}, type),
+          random_tensor({channels}, type)};
+      expect_equal_to_definition(where, with(causal_conv), with(reference::causal_conv), inputs);
+      expect_equal_to_definition(
+          where + " alone", with(causal_conv), with(reference::causal_conv), inputs, {true, true, true, false});
+      expect_equal_to_definition(
+          where + " frozen", with(causal_conv), with(reference::causal_conv), inputs, {false, false, false, true});
+    }
+  });
+  const at::Tensor x = at::tensor({1.0, 2.0}, at::kDouble).view({1, 2, 1});
+  const at::Tensor weight = at::tensor({10.0, 1.0}, at::kDouble).view({1, 1, 2});
+  const at::Tensor sums = at::tensor({0.5, 11.5}, at::kDouble).view({1, 2, 1});
+  EXPECT_LE(worst_error(causal_conv(x, weight, {}, {}, at::full({1}, -0.5, at::kDouble)), at::silu(sums)), 1e-15);
+}
+
 TEST(CausalConv, OfTwoPartsEqualsTheWhole) {
   const at::Tensor weight = random_tensor({6, 1, 4}, at::kDouble);
   const at::Tensor whole = random_tensor({2, 12, 6}, at::kDouble).requires_grad_();
@@ -120,6 +145,11 @@ TEST(CausalConv, RefusesOtherShapes) {
         causal_conv(at::ones({2, 3, 4}), at::ones({4, 1, 4}), {}, at::ones({2, 2, 4}));
       }),
       testing::HasSubstr("before: expected Float 2x3x4, found 2x2x4"));
+  EXPECT_THAT(
+      error_of([&] {
+        causal_conv(at::ones({2, 3, 4}), at::ones({4, 1, 4}), {}, {}, at::ones({3}));
+      }),
+      testing::HasSubstr("bias: expected Float 4, found 3"));
 }
 
 }  // namespace

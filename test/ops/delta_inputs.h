@@ -23,7 +23,8 @@ inline Tensors random_inputs(const DeltaSizes& s, at::ScalarType type) {
       random_tensor({s.rows, s.value_heads, s.size, s.value_size}, type)};
 }
 
-inline GatedDeltaInputs inputs_of(const Tensors& in, const at::Tensor& lengths, bool with_state) {
+inline GatedDeltaInputs inputs_of(
+    const Tensors& in, const at::Tensor& lengths, bool with_state, StateUpdate update = StateUpdate::correct) {
   const auto wide = in[0].scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   return {
       .query = in[0],
@@ -32,7 +33,8 @@ inline GatedDeltaInputs inputs_of(const Tensors& in, const at::Tensor& lengths, 
       .decay = in[3].to(wide),
       .beta = in[4].to(wide),
       .initial_state = with_state ? in[5].to(wide) : at::Tensor(),
-      .cumulative_lengths = lengths};
+      .cumulative_lengths = lengths,
+      .update = update};
 }
 
 }  // namespace lehr::ops::test

@@ -199,19 +199,29 @@ TEST(OnMeta, CausalConv) {
           return [x = make.input({2, 8, 4, 4}), w = make.input({16, 1, 4})] { return causal_conv(x, w); };
         },
         type);
+    expect_cost_of_cpu(
+        [](const Maker& make) -> Call {
+          return [x = make.input({2, 8, 16}), w = make.input({16, 1, 4}), bias = make.input({16})] {
+            return causal_conv(x, w, {}, {}, bias);
+          };
+        },
+        type);
   }
 }
 
 TEST(OnMeta, GatedDeltaRule) {
-  expect_cost_of_cpu([](const Maker& make) -> Call {
-    return [q = make.input({2, 80, 2, 8}),
-            k = make.input({2, 80, 2, 8}),
-            v = make.input({2, 80, 4, 6}),
-            decay = make.input({2, 80, 4}),
-            beta = make.input({2, 80, 4})] {
-      return gated_delta_rule({q, k, v, decay, beta}).output;
-    };
-  });
+  for (const StateUpdate update : {StateUpdate::correct, StateUpdate::add}) {
+    expect_cost_of_cpu([update](const Maker& make) -> Call {
+      return [update,
+              q = make.input({2, 80, 2, 8}),
+              k = make.input({2, 80, 2, 8}),
+              v = make.input({2, 80, 4, 6}),
+              decay = make.input({2, 80, 4}),
+              beta = make.input({2, 80, 4})] {
+        return gated_delta_rule({q, k, v, decay, beta, {}, {}, update}).output;
+      };
+    });
+  }
 }
 
 MakeCall attention_call(const AttentionOptions& options, bool documents) {

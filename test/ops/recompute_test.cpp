@@ -90,6 +90,20 @@ std::vector<Case> cases() {
          const at::Tensor v = pass(causal_conv(l[2], l[3]));
          return gated_delta_rule({q, k, v, -l[4].exp(), l[4].sigmoid()}).output;
        }},
+      {"causal_conv of x, B and C with biases",
+       {leaf({2, 9, 1, 4}),
+        leaf({4, 1, 4}),
+        leaf({4}),
+        leaf({2, 9, 2, 4}),
+        leaf({8, 1, 4}),
+        leaf({8}),
+        leaf({2, 9, 2})},
+       [](const Tensors& l, const Pass& pass) {
+         const at::Tensor c = pass(causal_conv(l[0], l[1], {}, {}, l[2]));
+         const at::Tensor b = pass(causal_conv(l[0] + 1, l[1], {}, {}, l[2]));
+         const at::Tensor x = pass(causal_conv(l[3], l[4], {}, {}, l[5]));
+         return gated_delta_rule({c, b, x, -l[6].exp(), l[6].exp(), {}, {}, StateUpdate::add}).output;
+       }},
       {"add_rms_norm without a branch",
        {leaf({5, 8}), leaf({8}), leaf({4, 8})},
        [](const Tensors& l, const Pass& pass) {

@@ -1,8 +1,10 @@
-// Gated DeltaNet over sequences that are split over ranks equals one device, forward and backward, with documents and
-// padding wherever they begin.
+// Gated DeltaNet and Mamba-2 over sequences that are split over ranks equal one device, forward and backward, with
+// documents and padding wherever they begin.
 #include "lehr/shard/context_delta.h"
 
 #include "lehr/nn/activation_checkpoint.h"
+#include "lehr/nn/gated_delta_net.h"
+#include "lehr/nn/mamba2.h"
 #include "lehr/shard/context_borders.h"
 #include "lehr/shard/context_parallel.h"
 #include "test/shard/against_one_device.h"
@@ -25,29 +27,49 @@ nn::GatedDeltaNetParameters sizes() {
       .init = nn::Init::normal(0.7)};
 }
 
-void slow_decay(nn::GatedDeltaNetImpl& block) {
+nn::Mamba2Parameters mamba_sizes() {
+  return {
+      .hidden_size = kHidden,
+      .num_heads = 4,
+      .head_dim = 3,
+      .num_groups = 2,
+      .state_size = 5,
+      .init = nn::Init::normal(0.7)};
+}
+
+template <class Block>
+void slow_decay(Block& block) {
   const at::NoGradGuard no_grad;
   block.a_log.fill_(-3);  // states that last for many chunks
+  block.dt_bias.fill_(0.5);
+}
+
+nn::GatedDeltaNet block_of(const nn::GatedDeltaNetParameters& params) {
+  return nn::GatedDeltaNet(params);
+}
+nn::Mamba2 block_of(const nn::Mamba2Parameters& params) {
+  return nn::Mamba2(params);
 }
 
 // Compares with one device on 2 rows of `tokens` tokens: the output, and the gradients of the input and all parameters.
+template <class Parameters>
 void expect_as_one_device(
     const std::string& what,
     int64_t ranks,
     int64_t tokens,
-    const nn::GatedDeltaNetParameters& params,
+    const Parameters& params,
     const ops::AttentionMask& mask,
     bool recompute = false) {
   const at::Tensor x = at::randn({2, tokens, kHidden}, at::kDouble).set_requires_grad(true);
   const at::Tensor w = at::randn({2, tokens, kHidden}, at::kDouble);
-  nn::GatedDeltaNet one(params);
+  auto one = block_of(params);
   fill(*one);
   slow_decay(*one);
   const at::Tensor expected = one(x, mask);
   (expected * w).sum().backward();
   const Gradients gradients = gradients_of(*one);
   on_mesh({.context_parallel = ranks}, [&](DistributedContext& context) {
-    nn::GatedDeltaNet part(params);
+    auto part = block_of(params);
     parallelize_context(context, *part);
     replicate_the_rest(*part, context);
     fill(*part);
@@ -135,6 +157,41 @@ TEST(ContextDelta, EqualsOneDeviceForAnyDocumentsAndPadding) {
   }
 }
 
+TEST(ContextMamba2, EqualsOneDevice) {
+  at::manual_seed(11);
+  auto one_tap = mamba_sizes(), wide = mamba_sizes();
+  one_tap.conv_kernel = 1;
+  wide.conv_kernel = 6;
+  wide.head_dim = 7;
+  wide.conv_bias = false;
+  for (const int64_t ranks : {2, 3, 4}) {
+    for (const int64_t chunk : {1, 3, 9, 70}) {
+      expect_as_one_device(fmt::format("chunks of {}", chunk), ranks, 2 * ranks * chunk, mamba_sizes(), {});
+    }
+    expect_as_one_device("a kernel of 1", ranks, 2 * ranks * 5, one_tap, {});
+    expect_as_one_device("a kernel of 6", ranks, 2 * ranks * 4, wide, {});
+  }
+  expect_as_one_device("recomputed", 4, 40, mamba_sizes(), {.document_ids = beginning_at({3, 10, 27}, 40)}, true);
+}
+
+// Padding is not silent in Mamba-2, because of the biases of its convolutions.
+TEST(ContextMamba2, EqualsOneDeviceForAnyDocumentsAndPadding) {
+  at::manual_seed(12);
+  for (int64_t draw = 0; draw < 24; ++draw) {
+    const int64_t ranks = 2 + draw % 3, chunk = 1 + draw % 5, tokens = 2 * ranks * chunk;
+    const at::Tensor ids = (at::rand({2, tokens}) < (draw % 2 == 0 ? 0.1 : 0.4)).to(at::kLong).cumsum(1);
+    at::Tensor kept = at::ones({2, tokens}, at::kBool);
+    kept[0].narrow(0, 0, draw % tokens / 2 + 1).fill_(false);
+    kept[1].narrow(0, tokens - chunk, chunk).fill_(false);
+    expect_as_one_device(
+        fmt::format("draw {}", draw),
+        ranks,
+        tokens,
+        mamba_sizes(),
+        {.document_ids = draw % 6 == 3 ? at::Tensor() : ids, .key_padding = draw % 3 == 0 ? kept : at::Tensor()});
+  }
+}
+
 TEST(ContextDelta, EqualsOneDeviceWithRecompute) {
   at::manual_seed(4);
   expect_as_one_device("recomputed", 4, 40, sizes(), {.document_ids = beginning_at({3, 10, 27}, 40)}, true);
@@ -175,17 +232,17 @@ TEST(ContextDelta, EqualsSeparateDocuments) {
 TEST(ContextDelta, IsCloseToOneDeviceInFloat32) {
   at::manual_seed(6);
   const auto streams_of = [](int64_t tokens) {
-    return nn::GatedDeltaStreams{
+    return nn::LinearAttentionStreams{
         .heads = {at::randn({1, tokens, 2, 8}), at::randn({1, tokens, 2, 8}), at::randn({1, tokens, 4, 6})},
         .weights = {at::randn({16, 1, 4}), at::randn({16, 1, 4}), at::randn({24, 1, 4})},
         .decay = -at::rand({1, tokens, 4}).pow(4),
         .beta = at::rand({1, tokens, 4})};
   };
-  const nn::GatedDeltaStreams whole = streams_of(256);
+  const nn::LinearAttentionStreams whole = streams_of(256);
   const auto doubled = [](const at::Tensor& x) { return x.to(at::kDouble); };
   const auto part_of = [&](int64_t rank, auto converted) {
     const auto mine = [&](const at::Tensor& x) { return converted(take_context_part(x, 1, rank, 2)); };
-    nn::GatedDeltaStreams part = whole;
+    nn::LinearAttentionStreams part = whole;
     for (size_t i = 0; i < 3; ++i) {
       part.heads[i] = mine(whole.heads[i]);
       part.weights[i] = converted(whole.weights[i]);

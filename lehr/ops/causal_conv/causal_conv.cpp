@@ -26,12 +26,22 @@ at::Tensor rows_of(const at::Tensor& weight) {
   return weight.detach().flatten(0, 1).t().to(cpu::wide_type(weight.scalar_type())).contiguous();
 }
 
+at::Tensor wide_bias(const at::Tensor& bias) {
+  return bias.defined() ? bias.detach().to(cpu::wide_type(bias.scalar_type())).contiguous() : bias;
+}
+
 template <class T>
-ConvCall<T> call_of(const at::Tensor& x, const at::Tensor& rows, const at::Tensor& earlier, const at::Tensor& before) {
+ConvCall<T> call_of(
+    const at::Tensor& x,
+    const at::Tensor& rows,
+    const at::Tensor& wide_bias,
+    const at::Tensor& earlier,
+    const at::Tensor& before) {
   return {
       .x = elements<T>(x),
       .before = elements<T>(before),
       .weight = elements<Wide<T>>(rows),
+      .bias = elements<Wide<T>>(wide_bias),
       .earlier = elements<int32_t>(earlier),
       .tokens = x.size(0) * x.size(1),
       .row_tokens = x.size(1),
@@ -56,7 +66,11 @@ cuda::ConvInput<T> input_of(
 
 // `sequences` are the taps of each token on the CPU (earlier_taps), and the cumulative lengths on a GPU.
 at::Tensor forward_of(
-    const at::Tensor& x, const at::Tensor& weight, const at::Tensor& sequences, const at::Tensor& before) {
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
+    const at::Tensor& sequences,
+    const at::Tensor& before) {
   const at::Tensor y = at::empty_like(x);
   report_pointwise({x, y});
   if (cuda::supports(x)) {
@@ -67,10 +81,10 @@ at::Tensor forward_of(
     });
     return y;
   }
-  const at::Tensor rows = rows_of(weight);
+  const at::Tensor rows = rows_of(weight), shift = wide_bias(bias);
   cpu::run<ConvKernels>(x, [&](auto element, const auto& kernels) {
     using T = decltype(element);
-    const auto call = call_of<T>(x, rows, sequences, before);
+    const auto call = call_of<T>(x, rows, shift, sequences, before);
     cpu::run_kernel(x, 0, call.tokens, cpu::grain_for(call.channels), [&](int64_t first, int64_t last) {
       kernels.forward(call, elements<T>(y), first, last);
     });
@@ -78,7 +92,7 @@ at::Tensor forward_of(
   return y;
 }
 
-// Returns the gradients of x, the weight and the tokens before the rows; undefined if there are none, as those are.
+// Returns the same as backward_of.
 variable_list backward_on_gpu(
     const at::Tensor& dy,
     const at::Tensor& x,
@@ -109,14 +123,16 @@ variable_list backward_on_gpu(
         {elements<float>(parts), blocks, elements<T>(dweight)},
         size);
   });
-  return {dx, want.weight ? dweight.narrow(0, 0, weight.numel()).view(weight.sizes()) : dweight, dbefore};
+  return {dx, want.weight ? dweight.narrow(0, 0, weight.numel()).view(weight.sizes()) : dweight, at::Tensor(), dbefore};
 }
 
-// Returns the same.
+// Returns the gradients of x, the weight, the bias and the tokens before the rows; undefined if there are none, as
+// those are.
 variable_list backward_of(
     const at::Tensor& dy,
     const at::Tensor& x,
     const at::Tensor& weight,
+    const at::Tensor& bias,
     const at::Tensor& sequences,
     const at::Tensor& before,
     cpu::GradMask want) {
@@ -124,14 +140,15 @@ variable_list backward_of(
     return backward_on_gpu(dy, x, weight, sequences, before, want);
   }
   const at::Tensor dx = want.x ? at::empty_like(x) : at::Tensor();
-  const at::Tensor rows = rows_of(weight);
+  const at::Tensor rows = rows_of(weight), shift = wide_bias(bias);
+  const at::Tensor dshift = shift.defined() ? at::empty_like(shift) : shift;
   const at::Tensor drows = want.weight ? at::empty_like(rows) : at::Tensor();
   const at::Tensor dbefore =  // in the wide type: tokens add to it
       before.defined() ? at::zeros(before.sizes(), rows.options()) : at::Tensor();
   report_pointwise({dy, x, dx});
   cpu::run<ConvKernels>(x, [&](auto element, const auto& kernels) {
     using T = decltype(element);
-    const auto call = call_of<T>(x, rows, sequences, before);
+    const auto call = call_of<T>(x, rows, shift, sequences, before);
     const int64_t blocks = (call.channels + kConvBlock - 1) / kConvBlock;
     cpu::run_kernel(x, 0, blocks, 1, [&](int64_t first, int64_t last) {
       for (int64_t block = first; block < last; ++block) {
@@ -142,6 +159,7 @@ variable_list backward_of(
             elements<T>(dx),
             elements<Wide<T>>(dbefore),
             elements<Wide<T>>(drows),
+            elements<Wide<T>>(dshift),
             begin,
             std::min(begin + kConvBlock, call.channels));
       }
@@ -150,6 +168,7 @@ variable_list backward_of(
   return {
       dx,
       want.weight ? drows.t().to(weight.scalar_type()).contiguous().view(weight.sizes()) : at::Tensor(),
+      dshift.defined() ? dshift.to(bias.scalar_type()) : at::Tensor(),
       before.defined() ? dbefore.to(x.scalar_type()) : at::Tensor()};
 }
 
@@ -158,17 +177,18 @@ struct CausalConvFunction : torch::autograd::Function<CausalConvFunction> {
       AutogradContext* ctx,
       const at::Tensor& x,
       const at::Tensor& weight,
+      const std::optional<at::Tensor>& bias,
       const std::optional<at::Tensor>& sequences,
       const std::optional<at::Tensor>& before) {
     const at::Tensor none;
-    ctx->save_for_backward({x, weight, sequences.value_or(none), before.value_or(none)});
-    return forward_of(x, weight, sequences.value_or(none), before.value_or(none));
+    ctx->save_for_backward({x, weight, bias.value_or(none), sequences.value_or(none), before.value_or(none)});
+    return forward_of(x, weight, bias.value_or(none), sequences.value_or(none), before.value_or(none));
   }
 
   static at::Tensor recompute(AutogradContext* ctx) {
     const OperatorScope scope(OperatorKind::attention, "lehr::causal_conv_again");
     const auto saved = ctx->get_saved_variables();
-    return forward_of(saved[0], saved[1], saved[2], saved[3]);
+    return forward_of(saved[0], saved[1], saved[2], saved[3], saved[4]);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -181,13 +201,18 @@ struct CausalConvFunction : torch::autograd::Function<CausalConvFunction> {
         saved[1],
         saved[2],
         saved[3],
+        saved[4],
         {.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)});
-    return {found[0], found[1], at::Tensor(), found[2]};
+    return {found[0], found[1], ctx->needs_input_grad(2) ? found[2] : at::Tensor(), at::Tensor(), found[3]};
   }
 };
 
 void check(
-    const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumulative_lengths, const at::Tensor& before) {
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& cumulative_lengths,
+    const at::Tensor& before,
+    const at::Tensor& bias) {
   int64_t channels = 1;
   for (int64_t dim = 2; dim < x.dim(); ++dim) {
     channels *= x.size(dim);
@@ -217,6 +242,12 @@ void check(
       c10::toString(x.scalar_type()),
       fmt::join(tail, "x"),
       before.defined() ? shape_of(before) : "");
+  require(
+      !bias.defined() || (bias.dim() == 1 && bias.size(0) == weight.size(0) && bias.scalar_type() == x.scalar_type()),
+      "causal_conv: bias: expected {} {}, found {}",
+      c10::toString(x.scalar_type()),
+      weight.size(0),
+      bias.defined() ? shape_of(bias) : "");
 }
 
 // Returns the number of tokens that each token sees before itself in its sequence, at most width - 1: (B, T) int32. The
@@ -246,11 +277,16 @@ at::Tensor earlier_taps(
 }  // namespace
 
 at::Tensor causal_conv(
-    const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumulative_lengths, const at::Tensor& before) {
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& cumulative_lengths,
+    const at::Tensor& before,
+    const at::Tensor& bias) {
   const OperatorScope scope(OperatorKind::attention, "lehr::causal_conv");
-  check(x, weight, cumulative_lengths, before);
-  if (!supports(x)) {
-    return reference::causal_conv(x, weight, cumulative_lengths, before);
+  check(x, weight, cumulative_lengths, before, bias);
+  // The CUDA kernels have no bias.
+  if (!supports(x) || (cuda::supports(x) && bias.defined())) {
+    return reference::causal_conv(x, weight, cumulative_lengths, before, bias);
   }
   const int64_t width = weight.size(2), known = before.defined() ? width - 1 : 0;
   at::Tensor sequences = cumulative_lengths;
@@ -259,13 +295,14 @@ at::Tensor causal_conv(
                             : earlier_taps(cumulative_lengths, x.size(0), x.size(1), width, known);
   }
   const at::Tensor tail = known > 0 ? before.contiguous() : at::Tensor();
-  if (will_differentiate(x, weight) || (tail.defined() && will_differentiate(tail))) {
+  if (will_differentiate(x, weight) || (tail.defined() && will_differentiate(tail)) ||
+      (bias.defined() && will_differentiate(bias))) {
     const auto given = [](const at::Tensor& tensor) { return tensor.defined() ? std::optional(tensor) : std::nullopt; };
     return recomputable<CausalConvFunction>(
-        CausalConvFunction::apply(x.contiguous(), weight.contiguous(), given(sequences), given(tail)),
+        CausalConvFunction::apply(x.contiguous(), weight.contiguous(), given(bias), given(sequences), given(tail)),
         CausalConvFunction::recompute);
   }
-  return forward_of(x.contiguous(), weight.contiguous(), sequences, tail);
+  return forward_of(x.contiguous(), weight.contiguous(), bias, sequences, tail);
 }
 
 }  // namespace lehr::ops

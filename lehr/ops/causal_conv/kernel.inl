@@ -36,6 +36,9 @@ LEHR_INLINE Vec<T> conv_sum(
     const ConvCall<T>& call, const ConvTaps<T>& taps, int64_t token, int64_t channel, Count count) {
   const Wide<T>* weight = call.weight + (call.width - 1) * call.channels + channel;
   Vec<T> sum = load(weight, count) * load(taps.x[0] + channel, count);
+  if (call.bias != nullptr) {
+    sum += load(call.bias + channel, count);
+  }
   for (int64_t j = 1; j <= call.earlier[token]; ++j) {
     sum += load(weight - j * call.channels, count) * load(taps.x[j] + channel, count);
   }
@@ -57,7 +60,14 @@ void conv_forward(const ConvCall<T>& call, T* y, int64_t first, int64_t last) {
 // A ring of the last `width` rows of dx: a row is complete when the last token that sees it was added.
 template <class T>
 void conv_backward(
-    const ConvCall<T>& call, const T* dy, T* dx, Wide<T>* dbefore, Wide<T>* dweight, int64_t first, int64_t last) {
+    const ConvCall<T>& call,
+    const T* dy,
+    T* dx,
+    Wide<T>* dbefore,
+    Wide<T>* dweight,
+    Wide<T>* dbias,
+    int64_t first,
+    int64_t last) {
   using W = Wide<T>;
   alignas(64) W ring[kConvMost * kConvBlock];
   const int64_t width = call.width, channels = call.channels, own = last - first;
@@ -68,9 +78,12 @@ void conv_backward(
           store(dx + token * channels + first + i, load(row(token) + i, count), count);
         });
   };
-  for (int64_t j = 0; dweight != nullptr && j < width; ++j) {
-    for (int64_t i = first; i < last; ++i) {
+  for (int64_t i = first; i < last; ++i) {
+    for (int64_t j = 0; dweight != nullptr && j < width; ++j) {
       dweight[j * channels + i] = 0;
+    }
+    if (dbias != nullptr) {
+      dbias[i] = 0;
     }
   }
   for (int64_t token = 0; token < call.tokens; ++token) {
@@ -84,6 +97,9 @@ void conv_backward(
           const Vec<T> sum = conv_sum(call, taps, token, channel, count);
           const Vec<T> sigmoid = 1 / (exponential(-sum) + 1);
           const Vec<T> dsum = load(dy + token * channels + channel, count) * sigmoid * (1 + sum * (1 - sigmoid));
+          if (dbias != nullptr) {
+            store(dbias + channel, load(dbias + channel, count) + dsum, count);
+          }
           for (int64_t j = 0; j <= call.earlier[token]; ++j) {
             const int64_t tap = (width - 1 - j) * channels + channel;
             const bool inside = j < taps.inside;

@@ -15,12 +15,19 @@ at::Tensor tokens_before(const at::Tensor& cumulative_lengths, int64_t count) {
 }  // namespace
 
 at::Tensor causal_conv(
-    const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumulative_lengths, const at::Tensor& before) {
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& cumulative_lengths,
+    const at::Tensor& before,
+    const at::Tensor& bias) {
   const int64_t rows = x.size(0), tokens = x.size(1), width = weight.size(2), most = width - 1;
   const auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor flat = x.flatten(2).to(wide);          // (B, T, D)
   const at::Tensor taps = weight.to(wide).flatten(0, 1);  // (D, W)
   at::Tensor sum = flat * taps.select(1, most);
+  if (bias.defined()) {
+    sum = sum + bias.to(wide);
+  }
   at::Tensor earlier;  // (B, T)
   if (cumulative_lengths.defined()) {
     earlier = tokens_before(cumulative_lengths, rows * tokens).view({rows, tokens});

@@ -7,6 +7,8 @@
 //     output = E q S + tril(q k^T * G) D
 //     S     <- E_last S + k^T (F D), with F_j = exp(b_last - b_j)
 //
+// Without corrections (StateUpdate::add), D = beta value, and queries and keys are not normalized: no system, no k k^T.
+//
 // Rows are padded with zeros to a multiple of 8, heads to padded_delta_size: then products have no edges, and padding
 // has no effect, because its keys and corrections are zero.
 #pragma once
@@ -123,11 +125,15 @@ void load_keys(const DeltaCall<T>& call, const DeltaChunk& chunk, int64_t row, i
   keys.rows = (chunk.count + 7) / 8 * 8;
   delta_load_rows(call.query + at, stride, chunk.count, call.size, keys.query, keys.rows, padded);
   delta_load_rows(call.key + at, stride, chunk.count, call.size, keys.key, keys.rows, padded);
-  delta_normalize_rows(keys.query, keys.rows, padded, 1 / square_root(static_cast<A>(call.size)), keys.query_norm);
-  delta_normalize_rows(keys.key, keys.rows, padded, A{1}, keys.key_norm);
+  if (call.corrects) {
+    delta_normalize_rows(keys.query, keys.rows, padded, 1 / square_root(static_cast<A>(call.size)), keys.query_norm);
+    delta_normalize_rows(keys.key, keys.rows, padded, A{1}, keys.key_norm);
+  }
   delta_transpose(keys.key, keys.rows, padded, keys.key_t, kDeltaChunk);
   multiply_by_keys(keys, keys.query, padded, keys.qk);
-  multiply_by_keys(keys, keys.key, padded, keys.kk);
+  if (call.corrects) {
+    multiply_by_keys(keys, keys.key, padded, keys.kk);
+  }
 }
 
 // Computes decays, the triangle of the system, and the weights of corrections in outputs.
@@ -167,8 +173,10 @@ void load_decays(
     }
     // Products after the diagonal are undefined, and may be NaN: only the columns that exist are read.
     for (int64_t j = 0; j < kDeltaChunk; ++j) {
-      solve[j] = j < i ? -values.beta[i] * keys.kk[i * kDeltaChunk + j] * decay[j] : 0;
       mix[j] = j <= i ? keys.qk[i * kDeltaChunk + j] * decay[j] : 0;
+    }
+    for (int64_t j = 0; call.corrects && j < kDeltaChunk; ++j) {
+      solve[j] = j < i ? -values.beta[i] * keys.kk[i * kDeltaChunk + j] * decay[j] : 0;
     }
   }
 }
@@ -189,7 +197,7 @@ void read_state(const DeltaCall<T>& call, int64_t rows, const Wide<T>* left, con
        .depth = call.size});
 }
 
-// Computes D: the corrections of the chunk's tokens.
+// Computes D: the corrections of the chunk's tokens, or beta value without corrections.
 template <class T>
 void correct(
     const DeltaCall<T>& call,
@@ -202,16 +210,23 @@ void correct(
   const int64_t width = call.padded_value(), stride = call.value_heads() * call.value_size;
   const T* value = call.value + ((row * call.tokens + chunk.first) * call.value_heads() + head) * call.value_size;
   load_decays(call, chunk, row, head, keys, values);
-  read_state(call, keys.rows, keys.key, state, values.held);
+  if (call.corrects) {
+    read_state(call, keys.rows, keys.key, state, values.held);
+  }
   delta_load_rows(value, stride, chunk.count, call.value_size, values.wanted, keys.rows, width);
   for (int64_t i = 0; i < keys.rows; ++i) {
     for (int64_t j = i * width; j < (i + 1) * width; j += kLanes<T>) {
-      const Vec<T> wanted = load(values.wanted + j, All{}) - load(values.held + j, All{}) * values.from_begin[i];
-      store(values.wanted + j, wanted, All{});
+      Vec<T> wanted = load(values.wanted + j, All{});
+      if (call.corrects) {
+        wanted -= load(values.held + j, All{}) * values.from_begin[i];
+        store(values.wanted + j, wanted, All{});
+      }
       store(values.correction + j, wanted * values.beta[i], All{});
     }
   }
-  delta_solve<false>(values.solve, values.correction, keys.rows, width);
+  if (call.corrects) {
+    delta_solve<false>(values.solve, values.correction, keys.rows, width);
+  }
 }
 
 template <class A>

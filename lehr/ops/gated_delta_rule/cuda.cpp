@@ -336,8 +336,8 @@ void for_parts(const GatedDeltaInputs& in, int64_t tokens, const Needed& needed,
 }  // namespace
 
 bool supports_gated_delta(const GatedDeltaInputs& in) {
-  return supports(in.query) && in.query.numel() > 0 && in.value.numel() > 0 && in.query.size(1) >= kFewestDeltaTokens &&
-         in.query.size(3) <= kMostDeltaSize;
+  return in.update == StateUpdate::correct && supports(in.query) && in.query.numel() > 0 && in.value.numel() > 0 &&
+         in.query.size(1) >= kFewestDeltaTokens && in.query.size(3) <= kMostDeltaSize;
 }
 
 GatedDelta gated_delta_rule(const GatedDeltaInputs& given, bool with_output, double temporary_bytes) {

@@ -73,16 +73,19 @@ DeltaCall<T> call_of(const GatedDeltaInputs& in, const Chunks& chunks) {
       .key_heads = in.query.size(2),
       .group = in.value.size(2) / in.query.size(2),
       .size = in.query.size(3),
-      .value_size = in.value.size(3)};
+      .value_size = in.value.size(3),
+      .corrects = in.update == StateUpdate::correct};
 }
 
-// The matmuls of forward: three with the state, and the triangles of a chunk, of which outputs are one and one.
+// The matmuls of forward: three with the state, and the triangles of a chunk, of which outputs are one and one. Those
+// of corrections are one and two.
 double flops_of(const GatedDeltaInputs& in, bool with_output = true) {
   const auto tokens = static_cast<double>(in.query.size(0) * in.query.size(1));
   const auto size = static_cast<double>(in.query.size(3)), value_size = static_cast<double>(in.value.size(3));
   const auto key_heads = static_cast<double>(in.query.size(2)), value_heads = static_cast<double>(in.value.size(2));
-  const double with_states = with_output ? 3 * size + kDeltaChunk : 2 * size + kDeltaChunk / 2;
-  return 2 * tokens * (value_heads * value_size * with_states + key_heads * size * kDeltaChunk);
+  const double corrections = in.update == StateUpdate::correct ? 1 : 0, outputs = with_output ? 1 : 0;
+  const double with_states = size * (1 + corrections + outputs) + kDeltaChunk / 2 * (corrections + outputs);
+  return 2 * tokens * (value_heads * value_size * with_states + key_heads * size * kDeltaChunk / 2 * (1 + corrections));
 }
 
 template <class Body>
@@ -157,7 +160,8 @@ struct GatedDeltaFunction : torch::autograd::Function<GatedDeltaFunction> {
       const at::Tensor& decay,
       const at::Tensor& beta,
       const std::optional<at::Tensor>& initial_state,
-      const std::optional<at::Tensor>& cumulative_lengths) {
+      const std::optional<at::Tensor>& cumulative_lengths,
+      StateUpdate update) {
     const GatedDeltaInputs in{
         query,
         key,
@@ -165,7 +169,8 @@ struct GatedDeltaFunction : torch::autograd::Function<GatedDeltaFunction> {
         decay,
         beta,
         initial_state.value_or(at::Tensor()),
-        cumulative_lengths.value_or(at::Tensor())};
+        cumulative_lengths.value_or(at::Tensor()),
+        update};
     in.save(ctx);
     ctx->set_materialize_grads(false);
     const GatedDelta result = forward_of(in);
@@ -183,7 +188,7 @@ struct GatedDeltaFunction : torch::autograd::Function<GatedDeltaFunction> {
         gradients[i].reset();
       }
     }
-    gradients.emplace_back();  // cumulative_lengths
+    gradients.resize(8);  // cumulative_lengths, update
     return gradients;
   }
 };
@@ -235,7 +240,8 @@ GatedDeltaInputs contiguous(const GatedDeltaInputs& in) {
       packed(in.decay),
       packed(in.beta),
       packed(in.initial_state),
-      in.cumulative_lengths};
+      in.cumulative_lengths,
+      in.update};
 }
 
 std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
@@ -270,7 +276,8 @@ GatedDelta gated_delta_rule(const GatedDeltaInputs& in) {
       inputs.decay,
       inputs.beta,
       if_defined(inputs.initial_state),
-      if_defined(inputs.cumulative_lengths));
+      if_defined(inputs.cumulative_lengths),
+      inputs.update);
   return {.output = results[0], .final_state = results[1]};
 }
 
@@ -300,7 +307,8 @@ std::vector<at::Tensor> gated_delta_rule_backward(
       leaf(in.decay),
       leaf(in.beta),
       leaf(in.initial_state),
-      in.cumulative_lengths};
+      in.cumulative_lengths,
+      in.update};
   const GatedDelta result = reference::gated_delta_rule(own);
   variable_list leaves{own.query, own.key, own.value, own.decay, own.beta};
   if (own.initial_state.defined()) {
@@ -323,6 +331,7 @@ void GatedDeltaInputs::save(AutogradContext* ctx, const std::vector<at::Tensor>&
       cumulative_lengths};
   all.insert(all.end(), more.begin(), more.end());
   ctx->save_for_backward(std::move(all));
+  ctx->saved_data["corrects"] = update == StateUpdate::correct;
 }
 
 GatedDeltaInputs GatedDeltaInputs::saved(AutogradContext* ctx, const std::vector<at::Tensor>& variables) {
@@ -333,7 +342,8 @@ GatedDeltaInputs GatedDeltaInputs::saved(AutogradContext* ctx, const std::vector
       variables[3],
       variables[4],
       variables[5],
-      variables[6]};
+      variables[6],
+      ctx->saved_data["corrects"].toBool() ? StateUpdate::correct : StateUpdate::add};
 }
 
 }  // namespace lehr::ops

@@ -16,11 +16,17 @@ namespace lehr::ops {
 ///     S = S + k_t (beta_t (value_t - k_t S))^T
 ///     output_t = q_t S
 ///
-/// In chunks of 64 tokens: within a chunk, the corrections solve a triangular system (the WY representation), so that
-/// everything else is matmuls, in float32 (float64 for float64). Time and memory are linear in T. Backward saves the
-/// inputs and recomputes the states; it is not differentiable, and throws a usage error under create_graph. Where there
-/// are no kernels (on a GPU: float64, K > 128, few tokens) plain ATen runs, token by token. Throws a usage error for
-/// other shapes and types.
+/// With StateUpdate::add, for q = query and k = key as they are (C, B, x, A dt and dt of Mamba-2 are query, key, value,
+/// decay and beta; its groups are the key heads):
+///
+///     S = exp(decay_t) S + k_t (beta_t value_t)^T
+///     output_t = q_t S
+///
+/// In chunks of 64 tokens: within a chunk, the corrections solve a triangular system (the WY
+/// representation; there is none with StateUpdate::add), so that everything else is matmuls, in float32 (float64 for
+/// float64). Time and memory are linear in T. Backward saves the inputs and recomputes the states; it is not
+/// differentiable, and throws a usage error under create_graph. Where there are no kernels (on a GPU: float64, K > 128,
+/// few tokens, StateUpdate::add) plain ATen runs, token by token. Throws a usage error for other shapes and types.
 GatedDelta gated_delta_rule(const GatedDeltaInputs& inputs);
 
 /// Returns the final state alone, without a graph, for about half the work.

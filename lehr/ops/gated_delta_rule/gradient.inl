@@ -80,7 +80,9 @@ void correction_backward(
        .part = DeltaPart::upper,
        .keep = 1,
        .from = gradients.correction});
-  delta_solve<true>(values.solve, gradients.correction, rows, width);
+  if (call.corrects) {
+    delta_solve<true>(values.solve, gradients.correction, rows, width);
+  }
   delta_transpose(values.correction, rows, width, gradients.correction_t, kDeltaChunk);
   const auto by_corrections = [&](const A* left, A* triangle) {
     delta_product<A>(
@@ -97,7 +99,9 @@ void correction_backward(
          .lower_result = true});
   };
   by_corrections(gradients.output, gradients.mix);
-  by_corrections(gradients.correction, gradients.solve);
+  if (call.corrects) {
+    by_corrections(gradients.correction, gradients.solve);
+  }
 }
 
 // Gradients of the right side, beta (value - E k S), and of E q S: leaves that of k S in gradients.held and that of q S
@@ -119,12 +123,16 @@ void reads_backward(
     const A begin = values.from_begin[i], beta = values.beta[i];
     A* const dright = gradients.correction + i * width;
     gradients.beta[i] = dot(dright, values.wanted + i * width, width);
-    gradients.from_begin[i] = dot(gradients.output + i * width, gradients.read + i * width, width) -
-                              beta * dot(dright, values.held + i * width, width);
+    gradients.from_begin[i] = dot(gradients.output + i * width, gradients.read + i * width, width);
+    if (call.forward.corrects) {
+      gradients.from_begin[i] -= beta * dot(dright, values.held + i * width, width);
+    }
     for (int64_t j = 0; j < width; j += kLanes<A>) {
       const Vec<A> dwanted = load(dright + j, All{}) * beta;
       store(dright + j, dwanted, All{});
-      store(gradients.held + i * width + j, dwanted * -begin, All{});
+      if (call.forward.corrects) {
+        store(gradients.held + i * width + j, dwanted * -begin, All{});
+      }
       store(gradients.read + i * width + j, load(gradients.output + i * width + j, All{}) * begin, All{});
     }
   }
@@ -185,7 +193,9 @@ void state_backward(
   scale_rows(values.to_end, rows, width, values.correction);  // F D, their last use
   add_through_state(call, rows, values.correction, gradients.turned, gradients.key);
   delta_transpose(state, padded, width, gradients.turned, padded);
-  add_through_state(call, rows, gradients.held, gradients.turned, gradients.key);
+  if (call.corrects) {
+    add_through_state(call, rows, gradients.held, gradients.turned, gradients.key);
+  }
   add_through_state(call, rows, gradients.read, gradients.turned, gradients.query);
   const auto add_to_state = [&](const A* left, const A* right, A keep) {
     delta_product<A>(
@@ -202,14 +212,19 @@ void state_backward(
          .keep = keep,
          .from = dstate});
   };
-  add_to_state(keys.key, gradients.held, values.whole);
-  add_to_state(keys.query, gradients.read, 1);
+  if (call.corrects) {
+    add_to_state(keys.key, gradients.held, values.whole);
+  }
+  add_to_state(keys.query, gradients.read, call.corrects ? 1 : values.whole);
 }
 
 // Turns the gradients of the triangles into those of q k^T and k k^T, and adds what decays and beta get through them.
 template <class T>
 void triangles_backward(
-    const DeltaKeys<Wide<T>>& keys, const DeltaValues<Wide<T>>& values, DeltaGradients<Wide<T>>& gradients) {
+    const DeltaCall<T>& call,
+    const DeltaKeys<Wide<T>>& keys,
+    const DeltaValues<Wide<T>>& values,
+    DeltaGradients<Wide<T>>& gradients) {
   using A = Wide<T>;
   for (int64_t i = 0; i < keys.rows; ++i) {
     for (int64_t j = 0; j < kDeltaChunk; ++j) {
@@ -223,13 +238,16 @@ void triangles_backward(
         continue;
       }
       // `solve` is minus the triangle of the system: D = right side + solve D.
-      const A through_decay = gradients.mix[at] * values.mix[at] + gradients.solve[at] * values.solve[at];
+      const A of_system = call.corrects ? gradients.solve[at] * values.solve[at] : 0;
+      const A through_decay = gradients.mix[at] * values.mix[at] + of_system;
       gradients.sum[i] += through_decay;
       gradients.sum[j] -= through_decay;
-      const A dsystem = -gradients.solve[at] * values.decay[at];
-      gradients.beta[i] += dsystem * keys.kk[at];
-      gradients.solve[at] = dsystem * values.beta[i];
       gradients.mix[at] *= values.decay[at];
+      if (call.corrects) {
+        const A dsystem = -gradients.solve[at] * values.decay[at];
+        gradients.beta[i] += dsystem * keys.kk[at];
+        gradients.solve[at] = dsystem * values.beta[i];
+      }
     }
   }
 }
@@ -282,11 +300,13 @@ void chunk_backward(
   correction_backward(of, keys, values, dstate, gradients);
   reads_backward(call, chunk, row, head, keys, values, state, gradients);
   state_backward(of, keys, values, state, dstate, gradients);
-  triangles_backward<T>(keys, values, gradients);
+  triangles_backward(of, keys, values, gradients);
   add_through_products(of, keys.rows, gradients.mix, false, keys.key, gradients.query);
   add_through_products(of, keys.rows, gradients.mix, true, keys.query, gradients.key);
-  add_through_products(of, keys.rows, gradients.solve, false, keys.key, gradients.key);
-  add_through_products(of, keys.rows, gradients.solve, true, keys.key, gradients.key);
+  if (of.corrects) {
+    add_through_products(of, keys.rows, gradients.solve, false, keys.key, gradients.key);
+    add_through_products(of, keys.rows, gradients.solve, true, keys.key, gradients.key);
+  }
   store_decay_gradients(call, chunk, row, head, values, dwhole, gradients);
 }
 
@@ -314,6 +334,18 @@ void store_normalized(
   }
 }
 
+// Writes the gradients of rows that are not normalized.
+template <class T>
+void store_plain(
+    const Wide<T>* gradient, int64_t padded, const DeltaChunk& chunk, int64_t size, int64_t stride, T* to) {
+  for (int64_t row = 0; row < chunk.count; ++row) {
+    for_each_vector<T>(
+        size, [&](int64_t i, auto count) __attribute__((always_inline)) {
+          store(to + row * stride + i, load(gradient + row * padded + i, count), count);
+        });
+  }
+}
+
 template <class T>
 void store_key_gradients(
     const DeltaBackwardCall<T>& call,
@@ -325,6 +357,11 @@ void store_key_gradients(
   const DeltaCall<T>& of = call.forward;
   const int64_t stride = of.key_heads * of.size;
   const int64_t at = ((row * of.tokens + chunk.first) * of.key_heads + key_head) * of.size;
+  if (!of.corrects) {
+    store_plain<T>(gradients.query, of.padded(), chunk, of.size, stride, call.dquery + at);
+    store_plain<T>(gradients.key, of.padded(), chunk, of.size, stride, call.dkey + at);
+    return;
+  }
   const Wide<T> length = 1 / square_root(static_cast<Wide<T>>(of.size));
   store_normalized<T>(
       keys.query, gradients.query, keys.query_norm, length, of.padded(), chunk, of.size, stride, call.dquery + at);

@@ -7,6 +7,12 @@
 
 namespace lehr::ops {
 
+/// What a token does to the state.
+enum class StateUpdate {
+  correct,  ///< The gated delta rule: corrects it towards the token's value.
+  add,      ///< The state-space dual of Mamba-2 (Dao and Gu, https://arxiv.org/abs/2405.21060): adds to it.
+};
+
 /// Inputs of the gated delta rule. B rows of T tokens, Hk key heads of size K, Hv value heads of size V; value head h
 /// uses key head h / (Hv / Hk).
 struct GatedDeltaInputs {
@@ -20,6 +26,7 @@ struct GatedDeltaInputs {
   /// Cumulative lengths of the sequences of all rows (cumulative_lengths_of), int32 on the same device: the state is
   /// zero at the beginning of each except the first of a row. Undefined if each row is one sequence.
   at::Tensor cumulative_lengths = {};
+  StateUpdate update = StateUpdate::correct;
 
   /// In the forward of an autograd function that calls the rule: saves these for backward, and `more` after them.
   /// Queries, keys and values that are recomputable are not kept (ops/recompute.h).

@@ -31,6 +31,7 @@ struct DeltaCall {
   const DeltaChunk* chunks;
   const int64_t* first_chunks;  ///< (batch + 1): the chunks of each row.
   int64_t tokens, key_heads, group, size, value_size;
+  bool corrects;  ///< StateUpdate::correct: rows are normalized, and values corrected by what the state holds.
 
   constexpr int64_t value_heads() const { return key_heads * group; }
   constexpr int64_t padded() const { return padded_delta_size(size); }

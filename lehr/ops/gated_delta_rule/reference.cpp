@@ -26,8 +26,11 @@ GatedDelta gated_delta_rule(const GatedDeltaInputs& in) {
   const auto type = in.decay.scalar_type();
   const int64_t rows = in.query.size(0), tokens = in.query.size(1), size = in.query.size(3);
   const int64_t heads = in.value.size(2), group = heads / in.query.size(2);
-  const at::Tensor query = normed(in.query, type).repeat_interleave(group, 2) / std::sqrt(static_cast<double>(size));
-  const at::Tensor key = normed(in.key, type).repeat_interleave(group, 2);  // (B, T, Hv, K)
+  const bool corrects = in.update == StateUpdate::correct;
+  const at::Tensor of_query =
+      corrects ? normed(in.query, type) / std::sqrt(static_cast<double>(size)) : in.query.to(type);
+  const at::Tensor of_key = corrects ? normed(in.key, type) : in.key.to(type);
+  const at::Tensor query = of_query.repeat_interleave(group, 2), key = of_key.repeat_interleave(group, 2);
   const at::Tensor value = in.value.to(type), beta = in.beta.unsqueeze(-1);
   const at::Tensor decay = in.decay.exp().unsqueeze(-1).unsqueeze(-1);
   const at::Tensor kept =
@@ -40,10 +43,9 @@ GatedDelta gated_delta_rule(const GatedDeltaInputs& in) {
     if (kept.defined()) {
       state = state * kept.select(1, t);
     }
-    const at::Tensor k = key.select(1, t).unsqueeze(-1);                            // (B, Hv, K, 1)
-    const at::Tensor held = (state * k).sum(-2);                                    // (B, Hv, V)
-    const at::Tensor correction = (value.select(1, t) - held) * beta.select(1, t);  // (B, Hv, V)
-    state = state + k * correction.unsqueeze(-2);
+    const at::Tensor k = key.select(1, t).unsqueeze(-1), v = value.select(1, t);  // (B, Hv, K, 1), (B, Hv, V)
+    const at::Tensor wanted = corrects ? v - (state * k).sum(-2) : v;
+    state = state + k * (wanted * beta.select(1, t)).unsqueeze(-2);
     outputs.push_back((state * query.select(1, t).unsqueeze(-1)).sum(-2));
   }
   return {.output = at::stack(outputs, 1).to(in.query.scalar_type()), .final_state = state};
