@@ -164,9 +164,33 @@ Json convert(const Node& node) {
   }
   return nullptr;
 }
+
+// Returns the text with a number in place of each Infinity outside of strings; it is as long, so that errors after it
+// have the right column.
+std::string without_infinity(std::string_view text) {
+  constexpr std::string_view kInfinity = "Infinity", kLarge = "1.7e+308";
+  std::string result(text);
+  bool in_string = false;
+  for (size_t i = 0; i < result.size(); ++i) {
+    if (in_string && result[i] == '\\') {
+      ++i;
+    } else if (result[i] == '"') {
+      in_string = !in_string;
+    } else if (!in_string && text.substr(i).starts_with(kInfinity)) {
+      result.replace(i, kInfinity.size(), kLarge);
+    }
+  }
+  return result;
+}
 }  // namespace
 
 Node parse_json(std::string_view text, const std::string& name) {
+  if (text.find("Infinity") != std::string_view::npos) {
+    const std::string finite = without_infinity(text);
+    Builder builder(finite, name);
+    Json::sax_parse(finite, &builder);
+    return builder.take();
+  }
   Builder builder(text, name);
   Json::sax_parse(text, &builder);
   return builder.take();

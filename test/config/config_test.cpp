@@ -310,6 +310,14 @@ TEST(Json, NamesANumberThatDoesNotFit) {
       Throws<Error>(Property(&Error::what, ::testing::StartsWith("t: x[1]: invalid JSON: number overflow"))));
 }
 
+TEST(Json, ReadsInfinityAsALargeNumber) {
+  const Node node = parse_json(R"({"a": [0.0, Infinity, -Infinity], "b": "\"Infinity", "Infinity": 1})", "t");
+  EXPECT_EQ(to_json(node), R"({"a":[0.0,1.7e+308,-1.7e+308],"b":"\"Infinity","Infinity":1})");
+  EXPECT_THAT(
+      [] { parse_json("{\"a\": Infinity, \"b\": }", "t"); },
+      Throws<Error>(Property(&Error::what, ::testing::StartsWith("t:1:22: invalid JSON"))));
+}
+
 // Functions that call themselves per level would exhaust the stack.
 TEST(Json, RefusesDeepNesting) {
   constexpr size_t kDeep = 100'000;
