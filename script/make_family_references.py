@@ -30,6 +30,13 @@ NEXT = {"model_type": "qwen3_next", "head_dim": 8, "linear_conv_kernel_dim": 4, 
         "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_value_head_dim": 5, "num_experts": 4,
         "num_experts_per_tok": 2, "moe_intermediate_size": 5, "shared_expert_intermediate_size": 6,
         "partial_rotary_factor": 0.25, "rope_theta": 1000}
+# The keys of Nemotron-H's own files.
+NEMOTRON = {"model_type": "nemotron_h", "head_dim": 8, "mamba_num_heads": 6, "mamba_head_dim": 4, "n_groups": 2,
+            "ssm_state_size": 5, "conv_kernel": 4, "expand": 2, "chunk_size": 16, "use_conv_bias": True,
+            "use_bias": False, "mamba_proj_bias": False, "mamba_hidden_act": "silu", "mlp_hidden_act": "relu2",
+            "mlp_bias": False, "attention_bias": False, "time_step_limit": [0.0, float("inf")], "time_step_min": 0.001,
+            "time_step_max": 0.1, "time_step_floor": 0.0001, "layer_norm_epsilon": 1e-5, "residual_in_fp32": False,
+            "rescale_prenorm_residual": True, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 GPT_OSS = {"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 6,
            "rope_theta": 150000, "rms_norm_eps": 1e-5, "attention_bias": True, "pad_token_id": 0}
 # A case's keys are those of its config.json, as published ones have them.
@@ -151,6 +158,17 @@ CASES = {
                                 "decoder_sparse_step": 2, "tie_word_embeddings": True,
                                 "rope_parameters": {"rope_type": "default", "rope_theta": 50.0,
                                                     "partial_rotary_factor": 0.5}},
+    "nemotron_h_pattern": NEMOTRON | {"num_hidden_layers": 5, "hybrid_override_pattern": "M-M*-"},
+    # An odd number of groups, two layers of Mamba-2 in a row, no biases of convolutions.
+    "nemotron_h_groups": NEMOTRON | {"num_hidden_layers": 4, "hybrid_override_pattern": "*MM-", "n_groups": 3,
+                                     "mamba_num_heads": 9, "mamba_head_dim": 3, "conv_kernel": 3,
+                                     "use_conv_bias": False, "num_attention_heads": 6, "num_key_value_heads": 2},
+    # Rows and documents longer than a chunk of the scan, and no multiple of it. (A cache needs a layer of attention.)
+    "nemotron_h_chunks": NEMOTRON | {"num_hidden_layers": 3, "hybrid_override_pattern": "M*-", "ssm_state_size": 7,
+                                     "n_groups": 1, "max_position_embeddings": 128},
+    # The keys of transformers 5, and a limit of time steps that cuts.
+    "nemotron_h_types": NEMOTRON | {"layers_block_type": [LINEAR, FULL, "mlp"], "time_step_min": 0.7,
+                                    "time_step_max": 1.0, "mamba_num_heads": 4, "n_groups": 4},
     # The keys of gpt-oss's own files.
     "gpt_oss_yarn": GPT_OSS | {"layer_types": [SLIDING, FULL, SLIDING], "sliding_window": 4, "swiglu_limit": 7.0,
                                "experts_per_token": 2, "initial_context_length": 16, "router_aux_loss_coef": 0.9,
@@ -178,7 +196,7 @@ FUSED |= {case for case in CASES if case.startswith("gpt_oss")}
 ADAMW = {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-5, "weight_decay": 0.1, "max_grad_norm": 1.0}
 STEPS = 10
 # The lengths of the documents of a row; the other rows are as long.
-DOCUMENTS = {"qwen3_next_chunks": [66, 1, 13]}
+DOCUMENTS = {"qwen3_next_chunks": [66, 1, 13], "nemotron_h_chunks": [66, 1, 13]}
 
 
 @contextlib.contextmanager
@@ -201,11 +219,11 @@ def float32_is_float64():
 def randomize(model):
     for name, parameter in model.named_parameters():
         spread = torch.randn(parameter.shape)
-        is_norm = name.endswith("norm.weight")
+        is_norm = name.endswith(("norm.weight", "norm_f.weight"))
         plain = is_norm and (model.config.model_type not in {"gemma3_text", "qwen3_next"} or "linear_attn" in name)
         # Norms of small tensors would amplify gradients, and their rounding.
         inner = 0.5 if model.config.model_type.startswith("olmo") else 0.22
-        std = 0.2 if is_norm or name.endswith("bias") else 0.8 if "embed_tokens" in name or "sinks" in name else inner
+        std = 0.2 if is_norm or name.endswith("bias") else 0.8 if "embed" in name or "sinks" in name else inner
         parameter.data = (1 if plain else 0) + std * spread
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
@@ -214,6 +232,8 @@ def randomize(model):
 
 def published(tensors, model_type):
     """The tensors with the names of published checkpoints: one per expert and projection."""
+    if model_type == "nemotron_h":
+        return {name.replace("model.", "backbone."): tensor for name, tensor in tensors.items()}
     result = {}
     for name, tensor in tensors.items():
         layer, found, projection = name.partition(".mlp.experts.")
@@ -295,7 +315,8 @@ def train(model, batches):
 def write(folder, case):
     folder.mkdir(parents=True, exist_ok=True)
     model_class = {"gemma3_text": "Gemma3", "smollm3": "SmolLM3", "deepseek_v3": "DeepseekV3", "glm4_moe": "Glm4Moe",
-                   "qwen3_next": "Qwen3Next", "gpt_oss": "GptOss"}.get(case["model_type"], case["model_type"].title())
+                   "qwen3_next": "Qwen3Next", "gpt_oss": "GptOss",
+                   "nemotron_h": "NemotronH"}.get(case["model_type"], case["model_type"].title())
     config = SMALL | case | {"architectures": [model_class + "ForCausalLM"], "torch_dtype": "float32"}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     torch.manual_seed(sum(folder.name.encode()))
@@ -330,7 +351,8 @@ def write(folder, case):
     grads = named(grads) | {name + "_f64": value for name, value in named(twin_grads).items()}
     prompt = inputs["input_ids"][:1, :6]
     with torch.no_grad():
-        generated = model.generate(prompt, max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
+        generated = model.generate(prompt, max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0,
+                                   use_cache=case["model_type"] != "nemotron_h")  # which ignores time_step_min
     expected |= {"gen_prompt.0": prompt[0], "gen_tokens.0": generated[0, 6:]}
     expected["train_clip_losses"] = train(model, inputs["train_input_ids"])[0]
     for tensor in twins.values():

@@ -7,6 +7,7 @@
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/mistral/family.h"
 #include "lehr/model/mixtral/family.h"
+#include "lehr/model/nemotron_h/family.h"
 #include "lehr/model/olmo2/family.h"
 #include "lehr/model/olmo3/family.h"
 #include "lehr/model/qwen2/family.h"
@@ -33,6 +34,7 @@ train::TrainSpecs models() {
   specs.add({.family = model::glm4_moe_family(), .parallelize = model::parallelize_glm4_moe});
   specs.add({.family = model::gpt_oss_family(), .parallelize = model::parallelize_gpt_oss});
   specs.add({.family = model::qwen3_next_family(), .parallelize = model::parallelize_qwen3_next});
+  specs.add({.family = model::nemotron_h_family(), .parallelize = model::parallelize_nemotron_h});
   return specs;
 }
 

@@ -90,6 +90,17 @@ Account of_latent_attention(const DecoderForm& form, const LatentAttentionForm& 
   return account;
 }
 
+// Adds the work of a state of `state` numbers, of which a token makes `passes` multiply-adds each, and the cache: the
+// state, and the tokens before the convolutions of `channels`.
+void add_state(
+    const Workload& work, double state, double passes, int64_t channels, int64_t conv_kernel, Account& account) {
+  account.prefill_flops += 2 * passes * state * real(work.num_tokens);
+  account.decode_flops += 2 * passes * state;
+  constexpr int64_t kBytesOfState = 4;  // float32, whatever the model's dtype, unless that is float64
+  account.kv_cache_bytes = cached(real(product({channels, conv_kernel - 1})), work) +
+                           state * real(work.num_sequences) * real(std::max(work.bytes_per_cached, kBytesOfState));
+}
+
 // A token reads the state of each value head by its key, corrects it, and reads it by its query.
 Account of_delta_net(const DecoderForm& form, const GatedDeltaNetForm& sizes, const Workload& work) {
   const int64_t keys = product({sizes.num_key_heads, sizes.key_head_dim});
@@ -104,12 +115,24 @@ Account of_delta_net(const DecoderForm& form, const GatedDeltaNetForm& sizes, co
        sizes.value_head_dim,       // the gated norm
        product({form.attention_norms, form.hidden_size})});
   Account account = of_weights(parameters, parameters, matrices, work);
-  const double state = real(values) * real(sizes.key_head_dim);
-  account.prefill_flops += 6 * state * real(work.num_tokens);
-  account.decode_flops += 6 * state;
-  constexpr int64_t kBytesOfState = 4;  // float32, whatever the model's dtype, unless that is float64
-  account.kv_cache_bytes = cached(real(product({channels, sizes.conv_kernel - 1})), work) +
-                           state * real(work.num_sequences) * real(std::max(work.bytes_per_cached, kBytesOfState));
+  add_state(work, real(values) * real(sizes.key_head_dim), 3, channels, sizes.conv_kernel, account);
+  return account;
+}
+
+// A token adds to the state of each head, and reads it.
+Account of_mamba2(const DecoderForm& form, const Mamba2Form& sizes, const Workload& work) {
+  const int64_t values = product({sizes.num_heads, sizes.head_dim});
+  const int64_t channels = sum({values, product({2, sizes.num_groups, sizes.state_size})});  // of the convolutions
+  const int64_t matrices =
+      product({form.hidden_size, sum({values, channels, sizes.num_heads, values})});  // z, x B C, dt; out
+  const int64_t parameters = sum(
+      {matrices,
+       product({channels, sum({sizes.conv_kernel, sizes.conv_bias ? 1 : 0})}),
+       product({3, sizes.num_heads}),  // dt_bias, A_log and D
+       values,                         // the gated norm
+       product({form.attention_norms, form.hidden_size})});
+  Account account = of_weights(parameters, parameters, matrices, work);
+  add_state(work, real(values) * real(sizes.state_size), 2, channels, sizes.conv_kernel, account);
   return account;
 }
 
@@ -181,8 +204,9 @@ Account of_linear(const DecoderForm& form, int64_t norms, const Workload& work) 
 }
 
 Account of_mixer(const DecoderForm& form, const AttentionSubblock& attention, size_t layer, const Workload& work) {
-  if (form.delta_net && form.has_delta_net(layer)) {
-    return of_delta_net(form, *form.delta_net, work);
+  if (form.has_states(layer)) {
+    return form.mamba2 ? of_mamba2(form, *form.mamba2, work)
+                       : of_delta_net(form, form.delta_net.value_or(GatedDeltaNetForm{}), work);
   }
   if (form.latent_attention) {
     return of_latent_attention(form, *form.latent_attention, work);
@@ -208,8 +232,8 @@ LayerAccount of_layer(const DecoderForm& form, const BlockConfig& block, size_t 
 }
 }  // namespace
 
-bool DecoderForm::has_delta_net(size_t layer) const {
-  return std::binary_search(delta_net_layers.begin(), delta_net_layers.end(), static_cast<int64_t>(layer));
+bool DecoderForm::has_states(size_t layer) const {
+  return std::binary_search(state_layers.begin(), state_layers.end(), static_cast<int64_t>(layer));
 }
 
 int64_t DecoderForm::window(size_t layer, const AttentionSubblock& attention) const {

@@ -29,6 +29,16 @@ struct GatedDeltaNetForm {
   int64_t conv_kernel = 0;
 };
 
+/// Sizes of Mamba-2 (nn::Mamba2).
+struct Mamba2Form {
+  int64_t num_heads = 0;
+  int64_t head_dim = 0;
+  int64_t num_groups = 0;
+  int64_t state_size = 0;
+  int64_t conv_kernel = 0;
+  bool conv_bias = true;
+};
+
 /// Sizes that the sub-blocks of a decoder share, and flags for weights other than their matrices. A family sets the
 /// flags, a model's config the sizes.
 struct DecoderForm {
@@ -58,9 +68,10 @@ struct DecoderForm {
                                       ///< of them; empty: all layers see all.
   std::optional<LatentAttentionForm> latent_attention = {};  ///< The attention of all layers, if it is this one.
   std::optional<GatedDeltaNetForm> delta_net = {};
-  std::vector<int64_t> delta_net_layers = {};  ///< The layers that have it in place of attention, ascending.
+  std::optional<Mamba2Form> mamba2 = {};
+  std::vector<int64_t> state_layers = {};  ///< The layers that have one of these in place of attention, ascending.
 
-  bool has_delta_net(size_t layer) const;
+  bool has_states(size_t layer) const;
   /// Returns the window of a layer with this attention: its own, or that of the model's keys; 0: it sees all tokens.
   int64_t window(size_t layer, const AttentionSubblock& attention) const;
 };
@@ -70,19 +81,19 @@ struct Workload {
   int64_t num_tokens = 4096;     ///< Length of a sequence, prompt and continuation.
   int64_t num_sequences = 1;     ///< Number of sequences in the cache.
   int64_t bytes_per_weight = 2;  ///< Bytes per weight; 2: bfloat16.
-  int64_t bytes_per_cached = 2;  ///< Bytes per element of the KV cache; states of gated DeltaNet have at least 4.
+  int64_t bytes_per_cached = 2;  ///< Bytes per element of the KV cache; states of linear attention have at least 4.
 };
 
 /// The costs of a part of a model. FLOPs are those of matmuls and attention, for one sequence; norms, activations,
-/// convolutions and positions are excluded. Those of gated DeltaNet are those of its recurrence, one token after
-/// another, without the triangles that a scan by chunks adds. FLOPs and cache sizes may exceed the range of an integer;
-/// up to 2^53 they are exact.
+/// convolutions and positions are excluded. Those of gated DeltaNet and Mamba-2 are those of the recurrence, one token
+/// after another, without the triangles that a scan by chunks adds. FLOPs and cache sizes may exceed the range of an
+/// integer; up to 2^53 they are exact.
 struct Account {
   int64_t num_parameters = 0;
   int64_t active_parameters = 0;  ///< Without the experts that a token is not routed to.
   int64_t weight_bytes = 0;
   double kv_cache_bytes = 0;  ///< For Workload::num_sequences sequences of num_tokens tokens, or of a window, if that
-                              ///< is smaller; with latent attention the latents, with gated DeltaNet its state, whose
+                              ///< is smaller; with latent attention the latents, with linear attention its state, whose
                               ///< size is independent of num_tokens.
   double prefill_flops = 0;   ///< All num_tokens tokens in one pass with causal attention; logits of the last one.
   double decode_flops = 0;    ///< One token, the last of num_tokens; the others are in the cache.

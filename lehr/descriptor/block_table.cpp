@@ -84,8 +84,11 @@ std::string attention_text(const ModelBlocks& model, size_t layer) {
   if (attention == nullptr) {
     return block.attention_is_linear() ? "linear" : "none";
   }
-  if (form.delta_net && form.has_delta_net(layer)) {
+  if (form.delta_net && form.has_states(layer)) {
     return fmt::format("gated DeltaNet, {} heads", form.delta_net->num_value_heads);
+  }
+  if (form.mamba2 && form.has_states(layer)) {
+    return fmt::format("Mamba-2, {} heads", form.mamba2->num_heads);
   }
   if (form.latent_attention) {
     return fmt::format(

@@ -49,10 +49,20 @@ descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderCo
         .key_head_dim = linear.linear_key_head_dim,
         .value_head_dim = linear.linear_value_head_dim,
         .conv_kernel = linear.linear_conv_kernel_dim};
-    for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-      if (linear.is_linear(layer)) {
-        form.delta_net_layers.push_back(layer);
-      }
+  }
+  if (config.mamba2) {
+    const Mamba2Config& mamba = *config.mamba2;
+    form.mamba2 = descriptor::Mamba2Form{
+        .num_heads = mamba.mamba_num_heads,
+        .head_dim = mamba.mamba_head_dim,
+        .num_groups = mamba.n_groups,
+        .state_size = mamba.ssm_state_size,
+        .conv_kernel = mamba.conv_kernel,
+        .conv_bias = mamba.use_conv_bias};
+  }
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (config.has_states(layer)) {
+      form.state_layers.push_back(layer);
     }
   }
   return form;
@@ -79,10 +89,10 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
     const auto layer = static_cast<int64_t>(attention_of_layers.size());
     const int64_t window = std::min(config.window(layer).value_or(seq_len), seq_len);
     const int64_t length = window == seq_len ? seq_len : 2 * window - window * window / seq_len;
-    const bool is_linear = kept != nullptr && config.linear_attention && config.linear_attention->is_linear(layer);
+    const bool is_linear = kept != nullptr && config.has_states(layer);
     attention_of_layers.push_back(kept != nullptr && !is_linear ? attention_of_pair * length : 0);
     attention += attention_of_layers.back();
-    linear_of_layers.push_back(is_linear ? config.linear_attention->flops_per_token() : 0);
+    linear_of_layers.push_back(is_linear ? config.flops_of_states() : 0);
     linear += linear_of_layers.back();
     const int64_t cached = kept == nullptr || is_linear ? 0
                            : config.latent_attention    ? config.latent_attention->cached_per_token()

@@ -158,13 +158,7 @@ class DecoderArgs : public descriptor::ModelArgs {
       p.pattern;
     };
   }
-  void shift_layers(int64_t count) override {
-    config_.pattern = config_.pattern.shifted(count);
-    if (config_.linear_attention) {
-      config_.linear_attention->layers =
-          LayerPattern{.sliding = config_.linear_attention->layers}.shifted(count).sliding;
-    }
-  }
+  void shift_layers(int64_t count) override { config_.shift_layers(count); }
 
   std::optional<descriptor::DecoderForm> decoder_form() const override {
     if constexpr (requires { Family::kForm; }) {

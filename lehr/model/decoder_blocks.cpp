@@ -33,9 +33,10 @@ namespace {
 // What the attention of a layer is if its keys and values are not divided into heads, so that a block config says that
 // it has one; null for grouped-query attention.
 const char* undivided_attention(const DecoderConfig& shape, int64_t layer) {
-  return shape.latent_attention                                               ? "latent attention"
-         : shape.linear_attention && shape.linear_attention->is_linear(layer) ? "gated DeltaNet"
-                                                                              : nullptr;
+  return shape.latent_attention     ? "latent attention"
+         : !shape.has_states(layer) ? nullptr
+         : shape.linear_attention   ? "gated DeltaNet"
+                                    : "Mamba-2";
 }
 
 BlockConfig plain_block(const DecoderConfig& shape, int64_t layer) {
@@ -49,6 +50,11 @@ BlockConfig plain_block(const DecoderConfig& shape, int64_t layer) {
         .num_experts_per_tok = shape.moe->num_experts_per_tok,
         .expert_intermediate_dim = shape.moe->moe_intermediate_size,
         .shared_expert_intermediate_dim = shape.moe->shared_expert_width()};
+  }
+  if (shape.mamba2 && shape.mamba2->mixer(layer) == Mixer::feed_forward) {
+    block.attention = descriptor::NoOpSubblock{};
+  } else if (shape.mamba2) {
+    block.ffn = descriptor::NoOpSubblock{};
   }
   return block;
 }
@@ -144,6 +150,24 @@ DecoderConfig DecoderConfig::of_block(const BlockConfig& block) const {
     own.moe->shared_expert_intermediate_size = experts->shared_expert_intermediate_dim;
   }
   return own;
+}
+
+bool DecoderConfig::has_states(int64_t layer) const {
+  return (linear_attention && linear_attention->is_linear(layer)) || (mamba2 && mamba2->mixer(layer) == Mixer::mamba);
+}
+
+int64_t DecoderConfig::flops_of_states() const {
+  return linear_attention ? linear_attention->flops_per_token() : mamba2 ? mamba2->flops_per_token() : 0;
+}
+
+void DecoderConfig::shift_layers(int64_t count) {
+  pattern = pattern.shifted(count);
+  if (linear_attention) {
+    linear_attention->layers = LayerPattern{.sliding = linear_attention->layers}.shifted(count).sliding;
+  }
+  if (mamba2) {
+    mamba2->shift(count);
+  }
 }
 
 std::optional<int64_t> DecoderConfig::window(int64_t layer) const {

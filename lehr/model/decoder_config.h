@@ -13,6 +13,7 @@
 #include "lehr/model/latent_attention_config.h"
 #include "lehr/model/layer_pattern.h"
 #include "lehr/model/linear_attention_config.h"
+#include "lehr/model/mamba2_config.h"
 #include "lehr/model/moe_config.h"
 #include "lehr/nn/rotary.h"
 
@@ -56,6 +57,8 @@ struct DecoderConfig {
 
   /// In place of grouped-query attention in some layers.
   std::optional<LinearAttentionConfig> linear_attention = {};
+  /// For families whose layers have one mixer each, Mamba-2 in some of them.
+  std::optional<Mamba2Config> mamba2 = {};
 
   /// Modules for multi-token prediction: those of the published folder, and whether the model keeps them.
   int64_t num_nextn_predict_layers = 0;
@@ -75,6 +78,14 @@ struct DecoderConfig {
   /// the shared decoder does not support (attention dropout, another activation, ...), except for keys in `own_keys`,
   /// which the family reads itself.
   static DecoderConfig from_hf(const Node& config, std::span<const char* const> own_keys = {});
+
+  /// True for a layer with gated DeltaNet or Mamba-2, whose state takes flops_of_states() per token, forward and
+  /// backward, beside the FLOPs of its weights.
+  bool has_states(int64_t layer) const;
+  int64_t flops_of_states() const;
+
+  /// Moves what differs between layers, so that layer i + count has what layer i had; count >= 0.
+  void shift_layers(int64_t count);
 
   /// The window of a layer: that of its block config, or that of the pattern; nullopt for full attention.
   std::optional<int64_t> window(int64_t layer) const;

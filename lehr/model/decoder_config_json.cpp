@@ -197,6 +197,9 @@ void DecoderConfig::check(const std::string& where) const {
   if (linear_attention) {
     linear_attention->check(where);
   }
+  if (mamba2) {
+    mamba2->check(where);
+  }
   check_sizes(*this, where);
   auto positive = [&](const char* name, double value) {
     require(value > 0, "{}{}: expected a positive number, found {}", where, name, value);

@@ -51,8 +51,13 @@ Totals totals_of(const DecoderConfig& shape, const std::vector<descriptor::Block
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
     const auto& block = blocks[layer];
     const auto* attention = std::get_if<AttentionSubblock>(&block.attention);
-    const bool is_linear = shape.linear_attention && shape.linear_attention->is_linear(static_cast<int64_t>(layer));
-    if (attention != nullptr && is_linear) {
+    const bool has_states = attention != nullptr && shape.has_states(static_cast<int64_t>(layer));
+    if (has_states && shape.mamba2) {
+      const double inner = real(shape.mamba2->mamba_num_heads) * real(shape.mamba2->mamba_head_dim);
+      const double keys = real(shape.mamba2->n_groups) * real(shape.mamba2->ssm_state_size);
+      totals.head_elements += 2 * (keys + inner);
+      totals.parameters += hidden * (3 * inner + 2 * keys + real(shape.mamba2->mamba_num_heads));
+    } else if (has_states) {
       const LinearAttentionConfig& linear = *shape.linear_attention;
       const double keys = real(linear.linear_num_key_heads) * real(linear.linear_key_head_dim);
       const double values = real(linear.linear_num_value_heads) * real(linear.linear_value_head_dim);

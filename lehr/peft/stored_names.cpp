@@ -1,5 +1,7 @@
 #include "lehr/peft/stored_names.h"
 
+#include <fmt/ranges.h>
+
 #include <map>
 
 namespace lehr::peft {
@@ -26,6 +28,32 @@ bool stacks_experts(const state::MapOp& op) {
   const auto* stack = std::get_if<state::Stack>(&op);
   return stack != nullptr && stack->dim == 0;
 }
+
+// Adds the entries of parameters that several operations make, and returns which steps these are.
+std::vector<bool> add_chains(const state::StateMap& map, std::map<size_t, std::vector<StoredName>>& by_input) {
+  std::map<std::string, size_t> values;
+  for (const state::MapPort& port : map.inputs()) {
+    values[port.name] = port.value;
+  }
+  std::vector<bool> in_chain(map.steps().size());
+  for (const state::StateGroup& group : map.groups()) {
+    if (group.steps.size() < 2) {
+      continue;
+    }
+    std::vector<std::string> operations;
+    for (const size_t step : group.steps) {
+      in_chain[step] = true;
+      operations.push_back(state::describe(map.steps()[step].op));
+    }
+    for (const std::string& input : group.inputs) {
+      for (const std::string& output : group.outputs) {
+        by_input[values.at(input)].push_back(
+            {.parameter = output, .operation = fmt::format("{}", fmt::join(operations, ", then "))});
+      }
+    }
+  }
+  return in_chain;
+}
 }  // namespace
 
 std::vector<StoredName> stored_names(const state::StateMap& map) {
@@ -35,7 +63,12 @@ std::vector<StoredName> stored_names(const state::StateMap& map) {
   for (const state::MapPort& port : map.outputs()) {
     output_of[port.value] = port.name;
   }
-  for (const state::MapStep& step : map.steps()) {
+  const std::vector<bool> in_chain = add_chains(map, by_input);
+  for (size_t index = 0; index < map.steps().size(); ++index) {
+    const state::MapStep& step = map.steps()[index];
+    if (in_chain[index]) {
+      continue;
+    }
     const bool split = splits_rows(step.op);
     if (!split && !stacks_experts(step.op)) {
       for (const size_t input : step.inputs) {

@@ -102,7 +102,7 @@ descriptor::DecoderForm form_of(const DecoderPieces& pieces) {
 
 bool has_delta_net(const DecoderPieces& pieces, int64_t layer, const descriptor::BlockConfig& block) {
   return std::holds_alternative<descriptor::AttentionSubblock>(block.attention) &&
-         form_of(pieces).has_delta_net(static_cast<size_t>(layer));
+         form_of(pieces).has_states(static_cast<size_t>(layer));
 }
 
 // Returns nothing for a layer that keeps no tokens.

@@ -26,7 +26,7 @@ std::optional<AttentionShape> attention_of(const descriptor::ModelArgs& args) {
   const auto blocks = args.block_configs();
   for (size_t layer = 0; form && !form->latent_attention && layer < blocks.size(); ++layer) {
     const auto* attention = std::get_if<descriptor::AttentionSubblock>(&blocks[layer].attention);
-    if (attention != nullptr && !form->has_delta_net(layer)) {
+    if (attention != nullptr && !form->has_states(layer)) {
       return AttentionShape{
           .heads = form->num_attention_heads, .key_heads = attention->num_key_value_heads, .head_size = form->head_dim};
     }

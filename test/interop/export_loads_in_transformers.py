@@ -108,6 +108,7 @@ for name in ("qwen2", "mistral", "smollm3", "olmo2", "olmo3", "gemma3"):
 same("Mixtral", train("mixtral", name="mixtral"))
 same("GLM-4.5", train("glm4_moe", name="glm4_moe", head_dim=12))
 same("Qwen3-Next", train("qwen3_next", name="qwen3_next", head_dim=16, layers=4))
+same("Nemotron-H", train("nemotron_h", name="nemotron_h", head_dim=16, layers=4))
 same("DeepSeek-V3", train("deepseek_v3", name="deepseek_v3", kv_heads=4, head_dim=16))
 mixture = train("moe", name="qwen3_moe")
 same("Qwen3 MoE", mixture)

@@ -16,6 +16,7 @@
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/mistral/family.h"
 #include "lehr/model/mixtral/family.h"
+#include "lehr/model/nemotron_h/family.h"
 #include "lehr/model/olmo2/family.h"
 #include "lehr/model/olmo3/family.h"
 #include "lehr/model/qwen2/family.h"
@@ -53,6 +54,7 @@ descriptor::ModelFamilies families() {
   list.add(glm4_moe_family());
   list.add(gpt_oss_family());
   list.add(qwen3_next_family());
+  list.add(nemotron_h_family());
   return list;
 }
 
@@ -185,7 +187,9 @@ INSTANTIATE_TEST_SUITE_P(
         "deepseek_v3_one_group",
         "glm4_moe_air",
         "gpt_oss_yarn",
-        "qwen3_next_interval"));
+        "qwen3_next_interval",
+        "nemotron_h_groups",
+        "nemotron_h_types"));
 
 TEST(DecoderStateMap, FusesExpertsLikeTransformers5) {
   const auto args = families().from_hf_folder(reference("qwen3moe_sparse_step2"));

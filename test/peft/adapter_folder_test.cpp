@@ -7,6 +7,7 @@
 #include "lehr/base/file.h"
 #include "lehr/config/json.h"
 #include "lehr/model/gpt_oss/family.h"
+#include "lehr/model/nemotron_h/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
 #include "lehr/peft/inject.h"
@@ -205,6 +206,20 @@ TEST(AdapterFolder, HoldsTheAttentionOfModelsWhoseExpertsAreStoredTransposed) {
       refused("gate_up_proj", "peft.target_pattern"));
   const Method tuned{Stack{{{Lora{.module_name_pattern = ".*q_proj"}}, {FullTune{R"(.*experts\.down_proj)"}}}}};
   EXPECT_THAT([&] { stored(injected(tuned, gpt_oss())); }, refused("down_proj", "peft.full_tune_pattern"));
+}
+
+// Rows of in_proj are reordered on loading, so that its adapter could not be stored as it is.
+TEST(AdapterFolder, RefusesParametersThatSeveralOperationsMake) {
+  const auto nemotron = [] { return model::nemotron_h_family().flavors.at("debugmodel")(); };
+  EXPECT_THAT(
+      stored(injected({Lora{.module_name_pattern = R"(.*layers\.1\.mixer\.q_proj)"}}, nemotron())),
+      ElementsAre(
+          "base_model.model.backbone.layers.1.mixer.q_proj.lora_A.weight",
+          "base_model.model.backbone.layers.1.mixer.q_proj.lora_B.weight"));
+  const std::string name = "layers.0.mixer.in_proj.weight";
+  EXPECT_THAT(
+      [&] { stored(injected({Lora{.module_name_pattern = ".*in_proj"}}, nemotron())); },
+      fails_with("model." + name + ": is loaded from backbone." + name + " with the operation 'split"));
 }
 
 TEST(AdapterFolder, ReadsBackWhatItWrites) {

@@ -96,6 +96,8 @@ const std::vector<Case> kCases{
     {"a part of heads rotated, a shared expert", "glm4_moe", {}},
     {"linear attention", "qwen3_next", {}},
     {"linear attention over chunks", "qwen3_next", {{"parallelism.context_parallel_degree", "2"}}, 2},
+    {"Mamba-2, attention, squared ReLU", "nemotron_h", {}},
+    {"Mamba-2 over chunks", "nemotron_h", {{"parallelism.context_parallel_degree", "2"}}, 2},
     {"sinks, experts with biases", "gpt_oss", {}},
     {"sharded", "qwen3", {{"parallelism.data_parallel_shard_degree", "2"}}, 2},
     {"sharded, gradients summed once a step",

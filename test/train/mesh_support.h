@@ -102,6 +102,9 @@ inline Overrides family(const std::string& name) {
     overrides.emplace_back("model.args.num_hidden_layers", "4");  // the last one has full attention
     overrides.emplace_back("model.args.head_dim", "8");
   }
+  if (name == "nemotron_h") {
+    overrides.emplace_back("model.args.num_hidden_layers", "4");  // Mamba-2, attention, a feed-forward block, Mamba-2
+  }
   if (name == "qwen3_next" || name == "qwen3_moe" || name == "mixtral" || name == "deepseek_v3" || name == "glm4_moe" ||
       name == "gpt_oss") {
     for (const auto& entry : Overrides{

@@ -97,6 +97,18 @@ std::vector<Case> every_family_and_mesh() {
         Mesh{.dp_shard = 2, .cp = 2, .tp = 2, .ep = 4}}) {
     cases.push_back({"qwen3_next", mesh});
   }
+  for (const Mesh& mesh :
+       {Mesh{.dp_shard = 2},
+        Mesh{.cp = 2},
+        Mesh{.cp = 4},
+        Mesh{.tp = 2},
+        Mesh{.tp = 4},
+        Mesh{.dp_replicate = 2, .dp_shard = 2},
+        Mesh{.dp_shard = 2, .tp = 2},
+        Mesh{.cp = 2, .tp = 2},
+        Mesh{.dp_shard = 2, .cp = 2, .tp = 2}}) {
+    cases.push_back({"nemotron_h", mesh});
+  }
   return cases;
 }
 
@@ -108,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(Families, EveryMesh, ::testing::ValuesIn(every_family_a
 // Families of which no mesh below has more than two data-parallel ranks have fewer sequences per step.
 Overrides run_of(const std::string& name) {
   Overrides overrides = family(name);
-  if (name != "qwen3" && name != "qwen3_moe" && name != "llama3" && name != "qwen3_next") {
+  if (name != "qwen3" && name != "qwen3_moe" && name != "llama3" && name != "qwen3_next" && name != "nemotron_h") {
     overrides.emplace_back("training.global_batch_size", "4");
   }
   return overrides;
@@ -677,6 +689,9 @@ TEST(IllegalMeshes, AreRefusedByName) {
       {{.tp = 8},
        {{"model.name", "qwen3_next"}, {model + "head_dim", "8"}},
        "linear_num_key_heads: 4 cannot be split evenly over parallelism.tensor_parallel_degree = 8"},
+      {{.tp = 8},
+       {{"model.name", "nemotron_h"}},
+       "n_groups: 4 cannot be split evenly over parallelism.tensor_parallel_degree = 8"},
       {{.pp = 4}, {{model + "num_hidden_layers", "3"}}, "model.args.num_hidden_layers: pipeline stage"},
       {{.pp = 2},
        {{"training.local_batch_size", "2"},

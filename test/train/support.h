@@ -18,6 +18,7 @@
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/mistral/family.h"
 #include "lehr/model/mixtral/family.h"
+#include "lehr/model/nemotron_h/family.h"
 #include "lehr/model/olmo2/family.h"
 #include "lehr/model/olmo3/family.h"
 #include "lehr/model/qwen2/family.h"
@@ -47,6 +48,7 @@ inline TrainSpecs specs() {
   list.add({.family = model::glm4_moe_family(), .parallelize = model::parallelize_glm4_moe});
   list.add({.family = model::gpt_oss_family(), .parallelize = model::parallelize_gpt_oss});
   list.add({.family = model::qwen3_next_family(), .parallelize = model::parallelize_qwen3_next});
+  list.add({.family = model::nemotron_h_family(), .parallelize = model::parallelize_nemotron_h});
   return list;
 }
 

@@ -59,7 +59,11 @@ INSTANTIATE_TEST_SUITE_P(
         "gemma3_pattern",
         "gemma3_linear",
         "gemma3_untied",
-        "gemma3_tables"));
+        "gemma3_tables",
+        "nemotron_h_pattern",
+        "nemotron_h_groups",
+        "nemotron_h_chunks",
+        "nemotron_h_types"));
 
 INSTANTIATE_TEST_SUITE_P(
     OfFamiliesWithExperts,

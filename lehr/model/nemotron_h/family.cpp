@@ -1,0 +1,162 @@
+#include "lehr/model/nemotron_h/family.h"
+
+#include <array>
+
+#include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
+#include "lehr/model/config_values.h"
+#include "lehr/model/define_decoder_family.h"
+#include "lehr/model/nemotron_h/state_map.h"
+
+namespace lehr::model {
+
+template class DecoderImpl<NemotronHLayer, NemotronHLayerParameters>;
+
+namespace {
+const Mamba2Config& mamba_of(const DecoderConfig& config) {
+  return value_of(config.mamba2, "Mamba-2");
+}
+
+struct Family {
+  static constexpr const char* kModelType = "nemotron_h";
+  static constexpr const char* kArchitecture = "NemotronH";
+  using Layer = NemotronHLayer;
+  static constexpr descriptor::DecoderForm kForm{.ffn_matrices = 2};
+  static constexpr int64_t kBosToken = 1, kEosToken = 2;
+  // transformers' class does not read the first three, and experts are in layers that are refused.
+  static constexpr std::array kOwnKeys{
+      "hidden_act", "partial_rotary_factor", "use_sliding_window", "head_dim", "num_experts_per_tok"};
+
+  static NemotronHLayerParameters layer_parameters(const DecoderConfig& config) {
+    return {
+        .hidden_size = config.hidden_size,
+        .intermediate_size = config.intermediate_size,
+        .num_attention_heads = config.num_attention_heads,
+        .num_key_value_heads = config.num_key_value_heads,
+        .rms_norm_eps = config.rms_norm_eps,
+        .head_dim = config.head_dim,
+        .initializer_range = config.initializer_range,
+        .mamba = mamba_of(config)};
+  }
+
+  static void read(const Node& config, DecoderConfig& shape) {
+    const auto refuse = [&](const char* key, const std::string& expected, const std::string& found) {
+      require(
+          found == expected,
+          "{}: {}: expected {}, found {}; this is not supported",
+          config.origin(),
+          key,
+          expected,
+          found);
+    };
+    refuse("use_bias", "false", bool_or(config, "use_bias", false) ? "true" : "false");
+    for (const auto& [key, expected] : {std::pair("mamba_hidden_act", "silu"), std::pair("mlp_hidden_act", "relu2")}) {
+      const Node* found = config.find(key);
+      refuse(key, expected, found == nullptr || found->is_null() ? expected : found->as_string());
+    }
+    shape.head_dim = int_or(config, "head_dim", 128);
+    refuse(  // the key of NVIDIA's class, which transformers' does not read
+        "attention_head_dim",
+        std::to_string(shape.head_dim),
+        std::to_string(int_or(config, "attention_head_dim", shape.head_dim)));
+    shape.num_key_value_heads = int_or(config, "num_key_value_heads", 8);
+    shape.rms_norm_eps = double_or(config, "layer_norm_epsilon", 1e-5);
+    shape.pad_token_id = config.find("pad_token_id") == nullptr ? 0 : shape.pad_token_id;
+    shape.mamba2 = Mamba2Config::from_hf(config, shape.num_hidden_layers);
+  }
+
+  static void write(const DecoderConfig& shape, Node& node) {
+    for (const char* key : {"hidden_act", "rope_scaling", "rope_theta"}) {
+      node.erase(key);
+    }
+    mamba_of(shape).to_hf(node, shape.num_hidden_layers);
+    node.set("layer_norm_epsilon", Node(shape.rms_norm_eps));
+    node.set("mlp_hidden_act", Node("relu2"));
+    node.set("pad_token_id", shape.pad_token_id ? Node(*shape.pad_token_id) : Node());
+  }
+};
+
+/// Published checkpoints have other names and another order of rows.
+class NemotronHArgs : public DecoderArgs<Family> {
+ public:
+  using DecoderArgs<Family>::DecoderArgs;
+
+  void check(const std::string& where) const override {
+    DecoderArgs<Family>::check(where);
+    require(
+        !config().tie_word_embeddings,
+        "{}tie_word_embeddings: expected false, found true: in transformers, models of type nemotron_h have a head of "
+        "their own in any case",
+        where);
+  }
+
+  state::StateMap state_map(descriptor::ExpertLayout layout) const override {
+    return with_nemotron_h_names(DecoderArgs<Family>::state_map(layout), mamba_of(config()));
+  }
+};
+
+struct Size {
+  int64_t hidden_size, intermediate_size, heads, mamba_heads, mamba_head_dim, state_size, max_position_embeddings;
+  std::string pattern;
+};
+
+DecoderConfig published(const Size& size) {
+  return {
+      .vocab_size = 131072,
+      .hidden_size = size.hidden_size,
+      .intermediate_size = size.intermediate_size,
+      .num_hidden_layers = static_cast<int64_t>(size.pattern.size()),
+      .num_attention_heads = size.heads,
+      .num_key_value_heads = 8,
+      .head_dim = 128,
+      .max_position_embeddings = size.max_position_embeddings,
+      .rms_norm_eps = 1e-5,
+      .bos_token_id = 1,
+      .eos_token_id = {2},
+      .pad_token_id = 0,
+      .mamba2 = Mamba2Config{
+          .mamba_num_heads = size.mamba_heads,
+          .mamba_head_dim = size.mamba_head_dim,
+          .ssm_state_size = size.state_size,
+          .pattern = size.pattern}};
+}
+
+DecoderConfig debug_model() {
+  DecoderConfig config = published({256, 768, 8, 8, 32, 16, 4096, "M*-M-M*-"});
+  config.vocab_size = 2048;
+  config.num_key_value_heads = 4;
+  config.head_dim = 32;
+  config.bos_token_id = {};
+  config.eos_token_id = {};
+  config.pad_token_id = {};
+  config.mamba2->n_groups = 4;
+  return config;
+}
+}  // namespace
+
+descriptor::ModelFamily nemotron_h_family() {
+  const std::string of_8b = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-";
+  const std::string of_47b =
+      "M-M-M-M-M-M-M-M-M*-M-M-M-M-M-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-M-M---MM---M-M*-M-M-M-M-M-";
+  std::string of_56b = "M-M-M-M*-";
+  for (int64_t i = 0; i < 9; ++i) {
+    of_56b += "M-M-M-M-M*-";
+  }
+  of_56b += "M-M-M-M-M-";
+  const std::string of_nano_9b = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-";
+  const std::string of_nano_12b = "M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M-";
+  return make_decoder_family<Family, NemotronHArgs>(
+      "nemotron_h",
+      {
+          {"debugmodel", debug_model()},
+          {"8B", published({4096, 21504, 32, 128, 64, 128, 8192, of_8b})},
+          {"47B", published({8192, 30720, 64, 256, 64, 256, 8192, of_47b})},
+          {"56B", published({8192, 32768, 64, 256, 64, 256, 8192, of_56b})},
+          {"Nano-9B-v2", published({4480, 15680, 40, 128, 80, 128, 131072, of_nano_9b})},
+          {"Nano-12B-v2", published({5120, 20480, 40, 128, 80, 128, 131072, of_nano_12b})},
+      });
+}
+
+LEHR_DEFINE_DECODER_FAMILY(NemotronH, nemotron_h)
+
+}  // namespace lehr::model

@@ -1,0 +1,61 @@
+#include "lehr/model/nemotron_h/layer.h"
+
+#include "lehr/nn/residual_stream.h"
+
+namespace lehr::model {
+
+NemotronHLayerImpl::NemotronHLayerImpl(const NemotronHLayerParameters& params, int64_t layer_index) {
+  const auto init = nn::Init::normal(params.initializer_range);
+  switch (params.mamba.mixer(layer_index)) {
+    case Mixer::mamba:
+      declare_module(
+          "mixer",
+          mamba,
+          nn::Mamba2(nn::Mamba2Parameters{
+              .hidden_size = params.hidden_size,
+              .num_heads = params.mamba.mamba_num_heads,
+              .head_dim = params.mamba.mamba_head_dim,
+              .num_groups = params.mamba.n_groups,
+              .state_size = params.mamba.ssm_state_size,
+              .conv_kernel = params.mamba.conv_kernel,
+              .conv_bias = params.mamba.use_conv_bias,
+              .min_time_step = params.mamba.time_step_min,
+              .max_initial_step = params.mamba.time_step_max,
+              .initial_step_floor = params.mamba.time_step_floor,
+              .norm_eps = params.rms_norm_eps,
+              .init = init}));
+      break;
+    case Mixer::attention:
+      declare_module(
+          "mixer",
+          attention,
+          nn::GroupedQueryAttention(nn::GroupedQueryAttentionParameters{
+              .hidden_size = params.hidden_size,
+              .num_attention_heads = params.num_attention_heads,
+              .num_key_value_heads = params.num_key_value_heads,
+              .head_dim = params.head_dim,
+              .init = init,
+              .rotary_dim = 0}));
+      break;
+    case Mixer::feed_forward:
+      declare_module("mixer", mlp, nn::ReluSquaredMlp(params.hidden_size, params.intermediate_size, init));
+      break;
+  }
+  declare_module("norm", norm, nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
+}
+
+at::Tensor NemotronHLayerImpl::forward(
+    const at::Tensor& hidden_states,
+    const nn::PositionEmbeddings& position_embeddings,
+    const nn::AttentionMask& attention_mask,
+    nn::KeyValueCache* cache) {
+  nn::ResidualStream residual(hidden_states);
+  const at::Tensor normed = residual.normed(norm);
+  residual.add(
+      mamba       ? mamba(normed, attention_mask, cache)
+      : attention ? attention(normed, position_embeddings, attention_mask, cache)
+                  : mlp(normed));
+  return residual.hidden_states();
+}
+
+}  // namespace lehr::model

@@ -1,0 +1,44 @@
+// One Nemotron-H decoder layer.
+#pragma once
+
+#include "lehr/model/mamba2_config.h"
+#include "lehr/nn/attention.h"
+#include "lehr/nn/mamba2.h"
+#include "lehr/nn/relu_squared.h"
+
+namespace lehr::model {
+
+/// Sizes of one Nemotron-H decoder layer.
+struct NemotronHLayerParameters {
+  int64_t hidden_size;
+  int64_t intermediate_size;  ///< Inner width of the feed-forward blocks.
+  int64_t num_attention_heads;
+  int64_t num_key_value_heads;
+  double rms_norm_eps;  ///< Epsilon of every RMSNorm.
+  int64_t head_dim;     ///< Width of a head of attention.
+  double initializer_range;
+  Mamba2Config mamba;  ///< Mamba-2, and the mixer of each layer.
+};
+
+/// Mamba-2, attention without rotary positions, or a feed-forward block with squared ReLU, with a pre-norm and a
+/// residual connection (https://arxiv.org/abs/2504.03624).
+class NemotronHLayerImpl : public nn::Module {
+ public:
+  explicit NemotronHLayerImpl(const NemotronHLayerParameters& params, int64_t layer_index = 0);
+
+  /// Maps hidden states (B, T, H) to hidden states (B, T, H).
+  at::Tensor forward(
+      const at::Tensor& hidden_states,
+      const nn::PositionEmbeddings& position_embeddings,
+      const nn::AttentionMask& attention_mask = {},
+      nn::KeyValueCache* cache = nullptr);
+
+  // One of these is there, registered as "mixer".
+  nn::Mamba2 mamba{nullptr};
+  nn::GroupedQueryAttention attention{nullptr};
+  nn::ReluSquaredMlp mlp{nullptr};
+  nn::RMSNorm norm{nullptr};
+};
+LEHR_MODULE(NemotronHLayer);
+
+}  // namespace lehr::model

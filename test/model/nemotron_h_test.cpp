@@ -1,0 +1,296 @@
+// Nemotron-H: its config.json, the mixers of its layers, counts, packed documents and decoding.
+#include <gmock/gmock.h>
+
+#include <set>
+#include <utility>
+
+#include "lehr/base/error.h"
+#include "lehr/config/json.h"
+#include "lehr/descriptor/block_table.h"
+#include "lehr/model/nemotron_h/family.h"
+
+namespace lehr::model {
+namespace {
+
+using ::testing::HasSubstr;
+using Changes = std::vector<std::pair<std::string, std::string>>;
+
+// The keys of NVIDIA's config.json of the 8B model that concern its shape, and some of those without effect.
+constexpr const char* kConfig = R"({
+  "architectures": ["NemotronHForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1,
+  "chunk_size": 128, "conv_kernel": 4, "eos_token_id": 2, "expand": 2, "head_dim": 128, "hidden_dropout": 0.0,
+  "hidden_size": 4096, "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
+  "initializer_range": 0.02, "intermediate_size": 21504, "layer_norm_epsilon": 1e-05, "mamba_head_dim": 64,
+  "mamba_hidden_act": "silu", "mamba_num_heads": 128, "mamba_proj_bias": false, "max_position_embeddings": 8192,
+  "mlp_bias": false, "mlp_hidden_act": "relu2", "model_type": "nemotron_h", "n_groups": 8,
+  "num_attention_heads": 32, "num_hidden_layers": 52, "num_key_value_heads": 8, "num_logits_to_keep": 1,
+  "pad_token_id": 0, "rescale_prenorm_residual": true, "residual_in_fp32": false, "rms_norm_eps": 1e-05,
+  "sliding_window": null, "ssm_state_size": 128, "tie_word_embeddings": false, "time_step_floor": 0.0001,
+  "time_step_limit": [0.0, Infinity], "time_step_max": 0.1, "time_step_min": 0.001, "torch_dtype": "bfloat16",
+  "use_bias": false, "use_cache": true, "use_conv_bias": true, "use_mamba_kernels": true, "vocab_size": 131072})";
+
+// The file with other values; "absent" removes a key.
+std::unique_ptr<descriptor::ModelArgs> with(const Changes& changes) {
+  Node config = parse_json(kConfig, "config.json");
+  for (const auto& [key, json] : changes) {
+    if (json == "absent") {
+      config.erase(key);
+    } else {
+      config.set(key, parse_json(json, "value"));
+    }
+  }
+  auto args = nemotron_h_family().from_hf_config(parse_json(to_json(config), "config.json"));
+  args->check("config.json: ");
+  return args;
+}
+
+std::string problem(const Changes& changes) {
+  try {
+    with(changes);
+    return "accepted";
+  } catch (const Error& error) {
+    return error.kind() == ErrorKind::usage ? error.what() : "another kind of error";
+  }
+}
+
+TEST(NemotronH, ReadsThePublishedKeys) {
+  const std::string own = to_json(nemotron_h_family().from_flavor("8B")->to_hf_config("bfloat16"));
+  EXPECT_EQ(to_json(with({})->to_hf_config("bfloat16")), own);
+  Changes absent;
+  for (const char* key :
+       {"head_dim",
+        "num_key_value_heads",
+        "layer_norm_epsilon",
+        "mamba_num_heads",
+        "mamba_head_dim",
+        "n_groups",
+        "ssm_state_size",
+        "conv_kernel",
+        "use_conv_bias",
+        "time_step_min",
+        "time_step_max",
+        "time_step_floor",
+        "time_step_limit",
+        "mamba_hidden_act",
+        "mlp_hidden_act",
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id"}) {
+    absent.emplace_back(key, "absent");
+  }
+  EXPECT_EQ(to_json(with(absent)->to_hf_config("bfloat16")), own)
+      << "absent keys have the values of transformers' class";
+  const std::string two =
+      to_json(with({{"num_hidden_layers", "3"}, {"hybrid_override_pattern", "\"M*-\""}})->to_hf_config("bfloat16"));
+  EXPECT_EQ(
+      two,
+      to_json(with({{"num_hidden_layers", "3"}, {"layers_block_type", R"(["mamba", "attention", "mlp"])"}})
+                  ->to_hf_config("bfloat16")));
+  EXPECT_EQ(
+      two,
+      to_json(with({{"num_hidden_layers", "3"},
+                    {"hybrid_override_pattern", "absent"},
+                    {"layers_block_type", R"(["linear_attention", "full_attention", "mlp"])"}})
+                  ->to_hf_config("bfloat16")));
+  EXPECT_EQ(to_json(with({{"hidden_act", "\"gelu\""}, {"num_experts_per_tok", "2"}})->to_hf_config("bfloat16")), own)
+      << "keys without effect";
+}
+
+TEST(NemotronH, RefusesWhatIsNotComputed) {
+  const std::vector<std::tuple<std::string, std::string, std::string>> cases{
+      {"hybrid_override_pattern", "absent", "'hybrid_override_pattern' is missing"},
+      {"hybrid_override_pattern", "\"M-\"", "hybrid_override_pattern: expected one mixer per layer (52, num_hidden_"},
+      {"hybrid_override_pattern", "\"MEME\"", "hybrid_override_pattern[1]: expected M (mamba), * (attention) or - "},
+      {"hybrid_override_pattern", "\"ME\"", "found E, a layer with experts, which is not supported"},
+      {"layers_block_type", R"(["mlp", "moe"])", "layers_block_type[1]: expected M (mamba), * (attention) or - (mlp)"},
+      {"layers_block_type", R"(["sliding"])", "(mlp), found sliding"},
+      {"mamba_num_heads", "100", "mamba_num_heads: expected a multiple of n_groups (8), found 100"},
+      {"n_groups", "0", "n_groups: expected a positive number, found 0"},
+      {"ssm_state_size", "-1", "ssm_state_size: expected a positive number, found -1"},
+      {"conv_kernel", "17", "conv_kernel: expected at most 16, found 17"},
+      {"time_step_min", "-0.1", "time_step_min: expected 0 or a positive number, found -0.1"},
+      {"time_step_max", "0.0001", "time_step_max: expected at least time_step_min and time_step_floor (0.001)"},
+      {"tie_word_embeddings", "true", "tie_word_embeddings: expected false, found true"},
+      {"use_bias", "true", "use_bias: expected false, found true"},
+      {"mlp_bias", "true", "mlp_bias: expected false, found true"},
+      {"attention_bias", "true", "attention_bias: expected false, found true"},
+      {"attention_dropout", "0.1", "attention_dropout: expected 0"},
+      {"mamba_hidden_act", "\"gelu\"", "mamba_hidden_act: expected silu, found gelu"},
+      {"mlp_hidden_act", "\"silu\"", "mlp_hidden_act: expected relu2, found silu"},
+      {"attention_head_dim", "64", "attention_head_dim: expected 128, found 64"}};
+  for (const auto& [key, value, message] : cases) {
+    EXPECT_THAT(problem({{key, value}}), HasSubstr(message));
+  }
+  EXPECT_THAT(
+      problem(
+          {{"num_hidden_layers", "1"},
+           {"hybrid_override_pattern", "\"M\""},
+           {"block_configs", R"([{"attention": {"no_op": true}, "ffn": {"intermediate_size": 8}}])"}}),
+      HasSubstr("block_configs: models of type nemotron_h do not support layers that differ"));
+  EXPECT_EQ(nemotron_h_family().descriptor, nullptr) << "scores, pruning and search are refused";
+}
+
+TEST(NemotronH, HasOneMixerPerLayer) {
+  const auto args = nemotron_h_family().from_flavor("debugmodel");  // M*-M-M*-
+  const auto names = args->state_map(descriptor::ExpertLayout::per_expert).input_names();
+  const std::set<std::string> there(names.begin(), names.end());
+  const std::string pattern = "M*-M-M*-";
+  for (size_t layer = 0; layer < pattern.size(); ++layer) {
+    const std::string own = "backbone.layers." + std::to_string(layer) + ".";
+    EXPECT_TRUE(there.contains(own + "norm.weight"));
+    for (const char* name :
+         {"in_proj.weight", "conv1d.weight", "conv1d.bias", "A_log", "D", "dt_bias", "norm.weight"}) {
+      EXPECT_EQ(there.contains(own + "mixer." + name), pattern[layer] == 'M') << name;
+    }
+    EXPECT_EQ(there.contains(own + "mixer.q_proj.weight"), pattern[layer] == '*');
+    EXPECT_EQ(there.contains(own + "mixer.up_proj.weight"), pattern[layer] == '-');
+  }
+  EXPECT_TRUE(there.contains("backbone.embeddings.weight") && there.contains("backbone.norm_f.weight"));
+  EXPECT_TRUE(there.contains("lm_head.weight"));
+  EXPECT_EQ(names.size(), 3 + 3 * 9 + 2 * 5 + 3 * 3);
+}
+
+// Sums of matrices, convolutions, norms and vectors by the published sizes.
+TEST(NemotronH, CountsTheParametersOfThePublishedSizes) {
+  const std::vector<std::pair<std::string, int64_t>> sizes{
+      {"8B", 8'100'852'736},
+      {"47B", 46'791'554'816},
+      {"56B", 56'324'350'464},
+      {"Nano-9B-v2", 8'888'227'328},
+      {"Nano-12B-v2", 12'310'001'152}};
+  for (const auto& [flavor, parameters] : sizes) {
+    EXPECT_EQ(nemotron_h_family().from_flavor(flavor)->get_nparams_and_flops(64).num_parameters, parameters) << flavor;
+  }
+}
+
+// Two layers have keys and values. In three others a token writes a state of 16 x 32 numbers per head and reads it, in
+// forward; twice as much in backward.
+TEST(NemotronH, CountsTheWorkOfStates) {
+  const auto args = nemotron_h_family().from_flavor("debugmodel");
+  const auto short_rows = args->get_nparams_and_flops(128), long_rows = args->get_nparams_and_flops(256);
+  EXPECT_EQ(short_rows.attention_flops_per_pair, 2 * 6 * 8 * (32 + 32));
+  EXPECT_EQ(short_rows.kv_cache_per_token, (std::vector<int64_t>{0, 2 * 4 * 32, 0, 0, 0, 0, 2 * 4 * 32, 0}));
+  EXPECT_EQ(long_rows.flops_per_token - short_rows.flops_per_token, 128 * short_rows.attention_flops_per_pair);
+  const int64_t inner = 8 * 32, channels = inner + 2 * 4 * 16;
+  const int64_t mamba = 256 * (inner + channels + 8) + 5 * channels + 3 * 8 + inner + inner * 256;
+  EXPECT_EQ(short_rows.layer_flops_per_token[0], 6 * (mamba + 256) + 12 * 8 * 16 * 32);
+  EXPECT_EQ(short_rows.layer_flops_per_token[2], 6 * (2 * 256 * 768 + 256));
+  EXPECT_EQ(short_rows.layer_flops_per_token[1], 6 * (256 * 32 * (2 * 8 + 2 * 4) + 256) + 6 * 8 * (32 + 32) * 128 / 2);
+}
+
+TEST(NemotronH, HasAccountsOfItsLayers) {
+  for (const char* bias : {"true", "false"}) {
+    const auto args = with(
+        {{"num_hidden_layers", "4"},
+         {"hybrid_override_pattern", "\"M*-M\""},
+         {"hidden_size", "24"},
+         {"intermediate_size", "40"},
+         {"vocab_size", "31"},
+         {"num_attention_heads", "4"},
+         {"num_key_value_heads", "2"},
+         {"head_dim", "6"},
+         {"mamba_num_heads", "6"},
+         {"mamba_head_dim", "5"},
+         {"n_groups", "2"},
+         {"ssm_state_size", "7"},
+         {"use_conv_bias", bias}});
+    constexpr int64_t kTokens = 11;
+    const auto model = args->build({});
+    const descriptor::ModelBlocks blocks = descriptor::blocks_of(*args, {.num_tokens = kTokens});
+    EXPECT_EQ(blocks.account.total().num_parameters, nn::count_parameters(*model));
+    for (const auto& entry : model->named_modules("", /*include_self=*/false)) {
+      const std::string layers = "model.layers.";
+      if (entry.key().starts_with(layers) && entry.key().size() == layers.size() + 1) {
+        const auto index = static_cast<size_t>(std::stoi(entry.key().substr(layers.size())));
+        EXPECT_EQ(blocks.account.layers[index].total().num_parameters, nn::count_parameters(*entry.value())) << index;
+      }
+    }
+    const auto& layers = blocks.account.layers;
+    EXPECT_EQ(layers[2].attention, descriptor::Account{});
+    EXPECT_EQ(layers[0].ffn, descriptor::Account{});
+    EXPECT_EQ(layers[1].attention.kv_cache_bytes, 2 * 2 * 6 * kTokens * 2);
+    EXPECT_EQ(layers[0].attention.kv_cache_bytes, 2 * 3 * (30 + 2 * 2 * 7) + 4 * 30 * 7);
+    EXPECT_EQ(layers[0].attention.decode_flops, 2 * 24 * (30 + 30 + 2 * 2 * 7 + 6 + 30) + 4 * 30 * 7);
+    EXPECT_EQ(layers[0].attention.prefill_flops, kTokens * layers[0].attention.decode_flops);
+    EXPECT_EQ(descriptor::attention_text(blocks, 0), "Mamba-2, 6 heads");
+    EXPECT_EQ(descriptor::attention_text(blocks, 2), "none");
+  }
+}
+
+TEST(NemotronH, MovesItsMixersWithTheLayers) {
+  const auto args = nemotron_h_family().from_flavor("debugmodel");
+  args->shift_layers(3);
+  EXPECT_EQ(args->to_hf_config("float32").at("hybrid_override_pattern").as_string(), "M*-M*-M-");
+}
+
+std::shared_ptr<nn::Model> made() {
+  const auto args = nemotron_h_family().from_flavor("debugmodel");
+  descriptor::ModelOverrides sizes;
+  sizes.hidden_size = 24;
+  sizes.num_hidden_layers = 4;
+  sizes.vocab_size = 31;
+  sizes.initializer_range = 0.4;
+  args->apply(sizes);
+  auto model = args->build({});
+  nn::materialize(*model, at::kCPU, at::kDouble);
+  model->reset_parameters({.seed = 5});
+  model->eval();
+  return model;
+}
+
+at::Tensor hidden_states(nn::Model& model, const at::Tensor& ids, const ops::AttentionMask& mask = {}) {
+  nn::ModelInputs inputs;
+  inputs.input_ids = ids;
+  inputs.attention_mask = mask;
+  return model.forward(inputs).hidden_states;
+}
+
+double worst_error(const at::Tensor& actual, const at::Tensor& expected) {
+  return ((actual - expected).abs().max() / expected.abs().max()).item<double>();
+}
+
+TEST(NemotronH, ComputesPackedDocumentsLikeSeparateOnes) {
+  const at::NoGradGuard no_grad;
+  const auto model = made();
+  const std::vector<int64_t> lengths{2, 70, 1, 5, 130};
+  const at::Tensor ids = at::randint(31, {1, 208}, at::kLong);
+  const at::Tensor documents = at::repeat_interleave(at::arange(5), at::tensor(lengths)).unsqueeze(0);
+  std::vector<at::Tensor> alone;
+  int64_t first = 0;
+  for (const int64_t length : lengths) {
+    alone.push_back(hidden_states(*model, ids.narrow(1, first, length)));
+    first += length;
+  }
+  EXPECT_LE(worst_error(hidden_states(*model, ids, {.document_ids = documents}), at::cat(alone, 1)), 1e-12);
+  EXPECT_GT(worst_error(hidden_states(*model, ids), at::cat(alone, 1)), 0.01) << "leaks would not show";
+}
+
+// Attention without rotary positions knows no positions but through Mamba-2.
+TEST(NemotronH, IsIndependentOfPositionIds) {
+  const at::NoGradGuard no_grad;
+  const auto model = made();
+  nn::ModelInputs inputs;
+  inputs.input_ids = at::randint(31, {1, 20}, at::kLong);
+  const at::Tensor expected = model->forward(inputs).hidden_states;
+  inputs.position_ids = at::arange(20).mul(3).add(7).unsqueeze(0);
+  EXPECT_TRUE(at::equal(model->forward(inputs).hidden_states, expected));
+}
+
+TEST(NemotronH, DecodesFromItsCachesLikeOneForward) {
+  const at::NoGradGuard no_grad;
+  const auto model = made();
+  const at::Tensor ids = at::randint(31, {2, 80}, at::kLong);
+  const at::Tensor whole = hidden_states(*model, ids);
+  nn::KeyValueCaches caches(static_cast<size_t>(model->num_local_layers()));
+  int64_t first = 0;
+  for (const int64_t count : {67, 1, 1, 3, 8}) {
+    nn::ModelInputs inputs;
+    inputs.input_ids = ids.narrow(1, first, count);
+    inputs.caches = &caches;
+    EXPECT_LE(worst_error(model->forward(inputs).hidden_states, whole.narrow(1, first, count)), 1e-12);
+    first += count;
+  }
+}
+
+}  // namespace
+}  // namespace lehr::model
