@@ -149,8 +149,9 @@ void draw_optimizer(Dice& dice, Draw& draw) {
   };
   const std::string name = dice.one_of<std::string>({"adamw", "adam", "sgd", "muon"});
   set("name", name);
-  // Small enough that a step does not amplify rounding: adapters begin with large steps.
-  set("lr", name != "sgd" ? "0.01" : draw.adapters ? "0.02" : "0.2");
+  // Small enough that a step does not amplify rounding: adapters begin with large steps, and contrasts have larger
+  // gradients.
+  set("lr", name != "sgd" ? "0.01" : draw.texts > 1 ? "0.002" : draw.adapters ? "0.02" : "0.2");
   if (name == "sgd") {
     set("momentum", "0.9");
     set("nesterov", dice.one_of<std::string>({"true", "false"}));
@@ -283,8 +284,8 @@ void draw_checks(Dice& dice, Draw& draw) {
 
 // Sequences of a step, of a forward pass on the mesh, and of one on one device. Losses over the tokens of a forward
 // pass need the same ones there, and a contrast of pairs those of all data-parallel ranks; all others do not depend on
-// them.
-void draw_batches(Dice& dice, Draw& draw, bool depends_on_batch, bool router_losses) {
+// them. Returns true if a pipeline's forwards are of single sequences.
+bool draw_batches(Dice& dice, Draw& draw, bool depends_on_batch, bool router_losses) {
   const int64_t row_ranks = draw.mesh.dp_replicate * draw.mesh.dp_shard;
   const bool embeds = draw.texts > 1;
   // One pair alone has no negatives.
@@ -306,6 +307,7 @@ void draw_batches(Dice& dice, Draw& draw, bool depends_on_batch, bool router_los
   draw.on_mesh.emplace_back("validation.local_batch_size", std::to_string(validated));
   draw.alone.emplace_back("validation.local_batch_size", std::to_string(embeds ? validated * row_ranks : validated));
   draw.run.emplace_back("validation.freq", "3");
+  return one_by_one;
 }
 
 // Another mesh for the second half, with as many ranks along dp, so that batches fit.
@@ -410,8 +412,11 @@ Draw draw_run(
   }
   draw_teacher(dice, draw, families, data, stages);
   draw_checks(dice, draw);
-  draw_batches(dice, draw, router_losses || float8 == "rowwise", router_losses);
+  const bool one_by_one = draw_batches(dice, draw, router_losses || float8 == "rowwise", router_losses);
   draw.then = draw_second(dice, draw.mesh, experts);
+  if (draw.then && float8 == "rowwise" && one_by_one) {
+    draw.then.reset();  // it has no pipeline, so its forwards would be of several sequences
+  }
   draw_changes(dice, draw);
   if (experts) {
     draw_float8_experts(dice, draw, float8);
