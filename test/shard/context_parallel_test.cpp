@@ -217,8 +217,8 @@ TEST(ContextParallel, ShardsTheInputsOfAModelAndSetsPositions) {
     const at::Tensor ids = at::arange(100, 116).view({2, 8});
     const nn::ModelInputs part = take_context_part(
         {.input_ids = ids,
-         .future_ids = at::stack({ids, ids + 2}, 2),
          .labels = ids + 1,
+         .future_ids = at::stack({ids, ids + 2}, 2),
          .future_labels = at::stack({ids + 3, ids + 4}, 2),
          .pooling_mask = ids % 2,
          .attention_mask = {.document_ids = ids / 3}},
