@@ -203,7 +203,9 @@ struct CausalConvFunction : torch::autograd::Function<CausalConvFunction> {
         saved[3],
         saved[4],
         {.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)});
-    return {found[0], found[1], ctx->needs_input_grad(2) ? found[2] : at::Tensor(), at::Tensor(), found[3]};
+    // Tensors that were not given are not counted: the third one is the bias, if there is one.
+    const bool wants_bias = found[2].defined() && ctx->needs_input_grad(2);
+    return {found[0], found[1], wants_bias ? found[2] : at::Tensor(), at::Tensor(), found[3]};
   }
 };
 
