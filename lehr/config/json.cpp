@@ -165,10 +165,10 @@ Json convert(const Node& node) {
   return nullptr;
 }
 
-// Returns the text with a number in place of each Infinity outside of strings; it is as long, so that errors after it
-// have the right column.
+// Returns the text with a number in place of each Infinity outside of strings: the largest that float32 has, nearly. It
+// is as long, so that errors after it have the right column.
 std::string without_infinity(std::string_view text) {
-  constexpr std::string_view kInfinity = "Infinity", kLarge = "1.7e+308";
+  constexpr std::string_view kInfinity = "Infinity", kLarge = "3.40e+38";
   std::string result(text);
   bool in_string = false;
   for (size_t i = 0; i < result.size(); ++i) {

@@ -119,6 +119,13 @@ const char* suffix_of(descriptor::Head head) {
   }
   return "";
 }
+
+// transformers 5 does not write the key for models with a list of their layers' types (Nemotron-H).
+int64_t read_num_hidden_layers(const Node& config) {
+  const Node* types = config.find("layers_block_type");
+  const bool counts = config.find("num_hidden_layers") == nullptr && types != nullptr && types->is_list();
+  return counts ? static_cast<int64_t>(types->items().size()) : config.at("num_hidden_layers").as_int();
+}
 }  // namespace
 
 DecoderConfig DecoderConfig::from_hf(const Node& config, std::span<const char* const> own_keys) {
@@ -129,7 +136,7 @@ DecoderConfig DecoderConfig::from_hf(const Node& config, std::span<const char* c
   c.hidden_size = config.at("hidden_size").as_int();
   const bool blocks_say = config.find("block_configs") != nullptr && !config.at("block_configs").is_null();
   c.intermediate_size = blocks_say ? int_or(config, "intermediate_size", 0) : config.at("intermediate_size").as_int();
-  c.num_hidden_layers = config.at("num_hidden_layers").as_int();
+  c.num_hidden_layers = read_num_hidden_layers(config);
   c.num_attention_heads = config.at("num_attention_heads").as_int();
   c.num_key_value_heads = int_or(config, "num_key_value_heads", blocks_say ? 0 : c.num_attention_heads);
   c.head_dim = contains(own_keys, "head_dim") ? 0 : read_head_dim(config, c);

@@ -60,6 +60,16 @@ std::string read_pattern(const Node& config, int64_t num_hidden_layers) {
 }  // namespace
 
 Mamba2Config Mamba2Config::from_hf(const Node& config, int64_t num_hidden_layers) {
+  // Other names of the same sizes, which transformers prefers to these.
+  for (const char* key :
+       {"mamba_n_groups", "mamba_d_conv", "mamba_dt_min", "mamba_dt_max", "mamba_dt_init_floor", "mamba_conv_bias"}) {
+    require(
+        config.find(key) == nullptr,
+        "{}: {}: this name is not supported; use n_groups, conv_kernel, time_step_min, time_step_max, time_step_floor "
+        "or use_conv_bias",
+        config.origin(),
+        key);
+  }
   Mamba2Config mamba;
   mamba.mamba_num_heads = int_or(config, "mamba_num_heads", mamba.mamba_num_heads);
   mamba.mamba_head_dim = int_or(config, "mamba_head_dim", mamba.mamba_head_dim);

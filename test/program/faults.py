@@ -124,7 +124,7 @@ class Run:
         """Returns the process of a rank; found once per start, since a search takes longer than a save."""
         if self.ranks == 1:
             return self.process.pid
-        if rank in self.pids:
+        if rank in self.pids and f"\0RANK={rank}\0" in environment(self.pids[rank]):  # not since the launcher's restart
             return self.pids[rank]
         children = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True).stdout.split()
         self.pids = {r: int(pid) for pid in children for r in range(self.ranks) if f"\0RANK={r}\0" in environment(pid)}

@@ -328,7 +328,7 @@ void draw_mtp(Dice& dice, Draw& draw) {
     return;
   }
   const std::string task = draw.value("training.task");
-  const bool refused = draw.adapters || (!task.empty() && task != "sft");
+  const bool refused = draw.adapters || (draw.teacher && draw.mesh.pp > 1) || (!task.empty() && task != "sft");
   if (dice.chance(0.4) && dice.allows(refused)) {
     draw.shape.emplace_back("training.mtp_loss_coef", "0.3");
     draw.shape.emplace_back(
