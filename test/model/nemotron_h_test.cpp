@@ -117,7 +117,8 @@ TEST(NemotronH, RefusesWhatIsNotComputed) {
       {"attention_dropout", "0.1", "attention_dropout: expected 0"},
       {"mamba_hidden_act", "\"gelu\"", "mamba_hidden_act: expected silu, found gelu"},
       {"mlp_hidden_act", "\"silu\"", "mlp_hidden_act: expected relu2, found silu"},
-      {"attention_head_dim", "64", "attention_head_dim: expected 128, found 64"}};
+      {"attention_head_dim", "64", "attention_head_dim: expected 128, found 64"},
+      {"mamba_d_conv", "4", "mamba_d_conv: this name is not supported; use n_groups, conv_kernel"}};
   for (const auto& [key, value, message] : cases) {
     EXPECT_THAT(problem({{key, value}}), HasSubstr(message));
   }
@@ -128,6 +129,18 @@ TEST(NemotronH, RefusesWhatIsNotComputed) {
            {"block_configs", R"([{"attention": {"no_op": true}, "ffn": {"intermediate_size": 8}}])"}}),
       HasSubstr("block_configs: models of type nemotron_h do not support layers that differ"));
   EXPECT_EQ(nemotron_h_family().descriptor, nullptr) << "scores, pruning and search are refused";
+}
+
+// transformers 5 writes a list of the mixers, and not their number.
+TEST(NemotronH, CountsItsLayersByTheirTypes) {
+  Node config = parse_json(kConfig, "config.json");
+  config.erase("num_hidden_layers");
+  config.erase("hybrid_override_pattern");
+  config.set("layers_block_type", parse_json(R"(["mamba", "mlp", "attention"])", "types"));
+  const auto args = nemotron_h_family().from_hf_config(parse_json(to_json(config), "config.json"));
+  const Node written = args->to_hf_config("bfloat16");
+  EXPECT_EQ(written.at("num_hidden_layers").as_int(), 3);
+  EXPECT_EQ(written.at("hybrid_override_pattern").as_string(), "M-*");
 }
 
 TEST(NemotronH, HasOneMixerPerLayer) {
