@@ -298,32 +298,40 @@ TEST(FullyShard, ContinuesAfterAnException) {
 // Two experts per rank, held by two ranks each, and one expert per rank: sharded along dimension 0, and 1.
 class ExpertsImpl : public nn::Module {
  public:
-  explicit ExpertsImpl(int64_t experts) { declare_parameter("weight", weight, {experts, 5, 2}, nn::Init::normal(1)); }
+  ExpertsImpl(int64_t experts, int64_t rows) {
+    declare_parameter("weight", weight, {experts, rows, 2}, nn::Init::normal(1));
+  }
   at::Tensor forward(const at::Tensor& x) { return x.sum() * weight; }
   at::Tensor weight;
 };
 LEHR_MODULE(Experts);
 
 TEST(FullyShard, ShardsExpertsOverTheRanksThatHoldTheSameOnes) {
-  for (const int64_t experts : {4, 2}) {
-    on_mesh({.data_parallel_shard = 4, .expert_parallel = 2}, [&](mesh::DistributedContext& context) {
-      Experts model(experts);
-      nn::Parameter& weight = *model->own_parameter("weight");
-      weight.lay_out("ep", Placement::shard(0), context.index("ep"), 2);
-      FullySharded sharded = fully_shard(context, *model, {{"experts", {model.ptr()}}}, kDouble);
-      EXPECT_EQ(*weight.layout().find("ep_shard"), Placement::shard(experts == 4 ? 0 : 1));
-      nn::materialize(*model, at::kCPU, at::kDouble);
-      model->reset_parameters({.seed = 3});
-      sharded.begin_step();
-      const at::Tensor x = at::full({1}, 1.0 + static_cast<double>(context.rank()), at::kDouble);
-      const at::Tensor output = model(x);
-      EXPECT_EQ(output.sizes(), (std::vector<int64_t>{experts / 2, 5, 2}));
-      output.sum().backward();
-      sharded.finish_backward();
-      // Ranks 0 and 2 hold the same experts, and so do ranks 1 and 3.
-      const double expected = context.index("ep") == 0 ? 1.0 + 3.0 : 2.0 + 4.0;
-      EXPECT_TRUE(at::equal(weight.value().grad(), at::full_like(weight.value(), expected)));
-    });
+  for (const auto& [experts, rows] : std::vector<std::pair<int64_t, int64_t>>{{4, 5}, {2, 5}, {2, 6}}) {
+    const int64_t dim = experts == 4 ? 0 : 1;
+    on_mesh(
+        {.data_parallel_shard = 4, .expert_parallel = 2},
+        [&, experts = experts, rows = rows](mesh::DistributedContext& context) {
+          Experts model(experts, rows);
+          nn::Parameter& weight = *model->own_parameter("weight");
+          weight.lay_out("ep", Placement::shard(0), context.index("ep"), 2);
+          FullySharded sharded = fully_shard(context, *model, {{"experts", {model.ptr()}}}, kDouble);
+          EXPECT_EQ(*weight.layout().find("ep_shard"), Placement::shard(dim));
+          nn::materialize(*model, at::kCPU, at::kDouble);
+          model->reset_parameters({.seed = 3});
+          sharded.begin_step();
+          const at::Tensor x = at::full({1}, 1.0 + static_cast<double>(context.rank()), at::kDouble);
+          const at::Tensor output = model(x);
+          EXPECT_EQ(output.sizes(), (std::vector<int64_t>{experts / 2, rows, 2}));
+          const at::Tensor factors = at::arange(output.numel(), at::kDouble).view(output.sizes());
+          (output * factors).sum().backward();
+          sharded.finish_backward();
+          // Ranks 0 and 2 hold the same experts, and so do ranks 1 and 3.
+          const double expected = context.index("ep") == 0 ? 1.0 + 3.0 : 2.0 + 4.0;
+          const int64_t here = weight.value().size(dim),
+                        first = context.index("ep_shard") == 0 ? 0 : factors.size(dim) - here;
+          EXPECT_TRUE(at::equal(weight.value().grad(), expected * factors.narrow(dim, first, here)));
+        });
   }
 }
 
