@@ -11,7 +11,7 @@ namespace lehr {
 
 /// Parses JSON in linear time. `name` is the file's name in messages. Throws a usage error: with line and column for
 /// invalid syntax; with the key for a duplicate key in one object, for more than 256 levels, and for more than two
-/// million values. Infinity, which Python writes although JSON lacks it, is read as 1.7e+308.
+/// million values. Infinity, which Python writes although JSON lacks it, is read as 3.4e+38.
 Node parse_json(std::string_view text, const std::string& name);
 Node parse_json_file(const std::filesystem::path& path);
 

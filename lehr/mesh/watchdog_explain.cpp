@@ -17,6 +17,15 @@ using std::chrono::milliseconds;
 
 const std::string kSilent = " is silent: dead or hung";
 constexpr size_t kMostNamed = 8;  // ranks in one message
+
+std::vector<std::string> shortened(std::vector<std::string> ranks) {
+  if (ranks.size() > kMostNamed) {
+    const size_t more = ranks.size() - kMostNamed;
+    ranks.resize(kMostNamed);
+    ranks.push_back(fmt::format("and {} more", more));
+  }
+  return ranks;
+}
 }  // namespace
 
 // Returns what a rank did instead of joining a collective, from its report; nullopt if it joined.
@@ -97,11 +106,7 @@ void Watchdog::explain(
         }
       }
     }
-    if (absent.size() > kMostNamed) {
-      const size_t more = absent.size() - kMostNamed;
-      absent.resize(kMostNamed);
-      absent.push_back(fmt::format("and {} more", more));
-    }
+    absent = shortened(std::move(absent));
     // A missing rank is a better explanation than a broken connection, but not than a device that failed.
     if (absent.empty() || (of_device && !late)) {
       absent.insert(absent.begin(), problem);
@@ -130,24 +135,15 @@ void Watchdog::explain(
 void Watchdog::expect_answers(c10d::Store& store, const std::string& what) {
   const auto reports = request_reports(store, options_.world_size, 2 * options_.patience + 4 * interval());
   std::vector<std::string> silent;
-  size_t more = 0;
   for (int64_t rank = 0; rank < options_.world_size; ++rank) {
-    if (reports[static_cast<size_t>(rank)]) {
-      continue;
-    }
-    if (silent.size() < kMostNamed) {
+    if (!reports[static_cast<size_t>(rank)]) {
       silent.push_back(called(rank) + kSilent);
-    } else {
-      ++more;
     }
   }
   if (silent.empty()) {
     return;
   }
-  if (more > 0) {
-    silent.push_back(fmt::format("and {} more", more));
-  }
-  const std::string report = fmt::format("{}: {}", what, fmt::join(silent, "; "));
+  const std::string report = fmt::format("{}: {}", what, fmt::join(shortened(std::move(silent)), "; "));
   publish_failure(store, -1, report);
   throw PeerFailure(report, -1);
 }

@@ -59,7 +59,7 @@ state::StateMap mtp_copies(MtpNames names, const DecoderConfig& config) {
 }
 
 int64_t read_mtp_modules(MtpNames names, const Node& config) {
-  const int64_t modules = int_or(config, "num_nextn_predict_layers", 1);
+  const int64_t modules = int_or(config, descriptor::kMtpModulesKey, 1);
   const int64_t most = names == MtpNames::own_module ? 1 : kMostModules;
   require(
       modules >= 0 && modules <= most,

@@ -1,6 +1,7 @@
 // Names of the tensors of modules for multi-token prediction in published checkpoints, and the number of modules.
 #pragma once
 
+#include "lehr/descriptor/config_update.h"
 #include "lehr/model/decoder_config.h"
 #include "lehr/state/state_map.h"
 

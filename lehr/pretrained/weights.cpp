@@ -9,6 +9,7 @@
 #include "lehr/base/open_file.h"
 #include "lehr/base/random.h"
 #include "lehr/config/json.h"
+#include "lehr/descriptor/config_update.h"
 #include "lehr/state/dtype.h"
 #include "lehr/state/map_stream.h"
 #include "lehr/state/weights.h"
@@ -35,7 +36,7 @@ std::vector<std::string> prediction_layers(const std::filesystem::path& folder) 
     layers.emplace_back("mtp.");
   }
   const Node* own = config.is_table() ? config.find("num_hidden_layers") : nullptr;
-  const Node* more = config.is_table() ? config.find("num_nextn_predict_layers") : nullptr;
+  const Node* more = config.is_table() ? config.find(descriptor::kMtpModulesKey) : nullptr;
   constexpr int64_t kMost = 64;
   int64_t count = has_type("deepseek_v3") || has_type("glm4_moe") ? 1 : 0;  // without the key
   if (more != nullptr && more->is_int()) {

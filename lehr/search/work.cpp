@@ -159,6 +159,7 @@ int64_t peak_of_measurement(
   }
   return peak;
 }
+
 // The teacher's parts and a batch of held-out data.
 struct Loaded {
   Loaded(const Search& search, const SearchSpace& space, const train::Batch& batch, const HeldOut& data)
@@ -180,7 +181,7 @@ struct Loaded {
   std::vector<Piece> layers;
 };
 
-void measure_times(const Loaded& loaded, PassCosts& costs) {
+void time_pass(const Loaded& loaded, PassCosts& costs) {
   using Clock = std::chrono::steady_clock;
   const auto since = [](Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -208,22 +209,22 @@ PassCosts measure_pass(const Search& search) {
   }
   const train::Batch local = train::to_device(train::Ranks().positions_of(*batch), pieces.device());
   PassCosts costs;
-  measure_times(Loaded(search, space, local, data), costs);
-  // The meter counts what is allocated after it, and would lengthen the times.
-  std::optional<MemoryMeter> meter;
-  if (pieces.device().is_cpu()) {
-    meter.emplace(at::kCPU);
-  }
+  std::optional<Loaded> loaded(std::in_place, search, space, local, data);
+  time_pass(*loaded, costs);
   const bool trained = search.config().local_distillation.steps > 0;
-  Loaded loaded(search, space, local, data);
-  costs.library_bytes = library_bytes(loaded.library, trained);
-  if (meter) {
-    costs.bytes = peak_of_measurement(loaded.library, trained, *meter, [&](const std::optional<Place>& place) {
-      PrefixPass pass = loaded.pass();
-      const Piece variant = place ? loaded.library.layer(*place) : nullptr;
+  costs.library_bytes = library_bytes(loaded->library, trained);
+  if (pieces.device().is_cpu()) {
+    // The meter counts what is allocated after it, and would have lengthened the times: the parts are loaded once more.
+    loaded.reset();
+    MemoryMeter meter(at::kCPU);
+    loaded.emplace(search, space, local, data);
+    costs.bytes = peak_of_measurement(loaded->library, trained, meter, [&](const std::optional<Place>& place) {
+      PrefixPass pass = loaded->pass();
+      const Piece variant = place ? loaded->library.layer(*place) : nullptr;
       const at::Tensor found = pass.with(place ? place->layer : 0, variant);
-      divergence({*loaded.head, pass.output()}, {*loaded.head, found}, loaded.labels);
+      divergence({*loaded->head, pass.output()}, {*loaded->head, found}, loaded->labels);
     });
+    loaded.reset();  // before the meter
   }
   return costs;
 }

@@ -90,7 +90,7 @@ struct Family {
 
   static void write(const DecoderConfig& shape, Node& node) {
     write_deepseek_moe(value_of(shape.moe, "experts"), node);
-    node.set("num_nextn_predict_layers", Node(shape.mtp_modules()));
+    node.set(descriptor::kMtpModulesKey, Node(shape.mtp_modules()));
     value_of(shape.latent_attention, "latent attention").to_hf(node);
   }
 };

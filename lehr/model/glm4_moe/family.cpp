@@ -49,7 +49,7 @@ struct Family {
 
   static void write(const DecoderConfig& shape, Node& node) {
     write_deepseek_moe(value_of(shape.moe, "experts"), node);
-    node.set("num_nextn_predict_layers", Node(shape.mtp_modules()));
+    node.set(descriptor::kMtpModulesKey, Node(shape.mtp_modules()));
     node.set("attention_bias", Node(shape.qkv_bias));
     node.set("use_qk_norm", Node(shape.qk_norm));
     node.set("partial_rotary_factor", Node(shape.partial_rotary_factor));

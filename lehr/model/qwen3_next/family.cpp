@@ -62,7 +62,7 @@ struct Family {
     value_of(shape.linear_attention, "linear attention").to_hf(node, shape.num_hidden_layers);
     node.set("shared_expert_intermediate_size", Node(value_of(shape.moe, "experts").shared_expert_intermediate_size));
     node.set("partial_rotary_factor", Node(shape.partial_rotary_factor));
-    node.set("num_nextn_predict_layers", Node(shape.mtp_modules()));  // published folders lack it, and have one
+    node.set(descriptor::kMtpModulesKey, Node(shape.mtp_modules()));  // published folders lack it, and have one
   }
 };
 
