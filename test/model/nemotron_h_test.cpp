@@ -8,6 +8,7 @@
 #include "lehr/config/json.h"
 #include "lehr/descriptor/block_table.h"
 #include "lehr/model/nemotron_h/family.h"
+#include "test/model/state_layers.h"
 
 namespace lehr::model {
 namespace {
@@ -236,52 +237,14 @@ TEST(NemotronH, MovesItsMixersWithTheLayers) {
   EXPECT_EQ(args->to_hf_config("float32").at("hybrid_override_pattern").as_string(), "M*-M*-M-");
 }
 
-std::shared_ptr<nn::Model> made() {
-  const auto args = nemotron_h_family().from_flavor("debugmodel");
-  descriptor::ModelOverrides sizes;
-  sizes.hidden_size = 24;
-  sizes.num_hidden_layers = 4;
-  sizes.vocab_size = 31;
-  sizes.initializer_range = 0.4;
-  args->apply(sizes);
-  auto model = args->build({});
-  nn::materialize(*model, at::kCPU, at::kDouble);
-  model->reset_parameters({.seed = 5});
-  model->eval();
-  return model;
-}
-
-at::Tensor hidden_states(nn::Model& model, const at::Tensor& ids, const ops::AttentionMask& mask = {}) {
-  nn::ModelInputs inputs;
-  inputs.input_ids = ids;
-  inputs.attention_mask = mask;
-  return model.forward(inputs).hidden_states;
-}
-
-double worst_error(const at::Tensor& actual, const at::Tensor& expected) {
-  return ((actual - expected).abs().max() / expected.abs().max()).item<double>();
-}
-
 TEST(NemotronH, ComputesPackedDocumentsLikeSeparateOnes) {
-  const at::NoGradGuard no_grad;
-  const auto model = made();
-  const std::vector<int64_t> lengths{2, 70, 1, 5, 130};
-  const at::Tensor ids = at::randint(31, {1, 208}, at::kLong);
-  const at::Tensor documents = at::repeat_interleave(at::arange(5), at::tensor(lengths)).unsqueeze(0);
-  std::vector<at::Tensor> alone;
-  int64_t first = 0;
-  for (const int64_t length : lengths) {
-    alone.push_back(hidden_states(*model, ids.narrow(1, first, length)));
-    first += length;
-  }
-  EXPECT_LE(worst_error(hidden_states(*model, ids, {.document_ids = documents}), at::cat(alone, 1)), 1e-12);
-  EXPECT_GT(worst_error(hidden_states(*model, ids), at::cat(alone, 1)), 0.01) << "leaks would not show";
+  test::expect_packed_documents_equal_separate_ones(*test::model_with_states(nemotron_h_family()));
 }
 
 // Attention without rotary positions knows no positions but through Mamba-2.
 TEST(NemotronH, IsIndependentOfPositionIds) {
   const at::NoGradGuard no_grad;
-  const auto model = made();
+  const auto model = test::model_with_states(nemotron_h_family());
   nn::ModelInputs inputs;
   inputs.input_ids = at::randint(31, {1, 20}, at::kLong);
   const at::Tensor expected = model->forward(inputs).hidden_states;
@@ -290,19 +253,7 @@ TEST(NemotronH, IsIndependentOfPositionIds) {
 }
 
 TEST(NemotronH, DecodesFromItsCachesLikeOneForward) {
-  const at::NoGradGuard no_grad;
-  const auto model = made();
-  const at::Tensor ids = at::randint(31, {2, 80}, at::kLong);
-  const at::Tensor whole = hidden_states(*model, ids);
-  nn::KeyValueCaches caches(static_cast<size_t>(model->num_local_layers()));
-  int64_t first = 0;
-  for (const int64_t count : {67, 1, 1, 3, 8}) {
-    nn::ModelInputs inputs;
-    inputs.input_ids = ids.narrow(1, first, count);
-    inputs.caches = &caches;
-    EXPECT_LE(worst_error(model->forward(inputs).hidden_states, whole.narrow(1, first, count)), 1e-12);
-    first += count;
-  }
+  test::expect_decoding_equals_one_forward(*test::model_with_states(nemotron_h_family()));
 }
 
 }  // namespace

@@ -4,13 +4,11 @@
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
-#include "test/nn/blocks.h"
+#include "test/nn/linear_attention_laws.h"
 
 namespace lehr::nn {
 namespace {
 using ops::AttentionMask;
-using test::expect_equal_to_definition;
-using test::worst_error;
 using ::testing::HasSubstr;
 using ::testing::Property;
 using ::testing::Throws;
@@ -106,27 +104,12 @@ at::Tensor definition(
 
 TEST(Mamba2, EqualsItsDefinitionWithGradientsAndDocuments) {
   at::manual_seed(1);
-  const at::Tensor ids = at::tensor({0, 0, 0, 0, 0, 1, 2, 2, 2, 3, 3, 3, 3}).unsqueeze(0);
   for (const auto& params : variants()) {
     auto block = made(params);
-    const at::Tensor x = at::randn({2, 13, 12}, at::kDouble);
-    expect_equal_to_definition(
-        "plain",
-        *block,
-        [&](const at::Tensor& input) { return block(input); },
-        [&](const at::Tensor& input) {
-          return definition(*block, params, input, {0, 13});
-        },
-        x);
-    expect_equal_to_definition(
-        "documents",
-        *block,
-        [&](const at::Tensor& input) { return block(input, AttentionMask{.document_ids = ids}); },
-        [&](const at::Tensor& input) {
-          return definition(*block, params, input, {0, 5, 6, 9, 13});
-        },
-        x);
-    EXPECT_GT(worst_error(block(x), definition(*block, params, x, {0, 5, 6, 9, 13})), 0.01) << "leaks would not show";
+    test::expect_equal_to_definition_with_documents(
+        block, [&](const at::Tensor& input, const std::vector<int64_t>& borders) {
+          return definition(*block, params, input, borders);
+        });
   }
 }
 
@@ -134,33 +117,14 @@ TEST(Mamba2, EqualsItsDefinitionWithGradientsAndDocuments) {
 TEST(Mamba2, IgnoresPaddingAtBothEnds) {
   at::manual_seed(2);
   auto block = made(kPlain);
-  const at::Tensor x = at::randn({2, 80, 12}, at::kDouble);
-  at::Tensor padding = at::ones({2, 80}, at::kBool);
-  padding[0].narrow(0, 0, 7).fill_(false);
-  padding[1].narrow(0, 71, 9).fill_(false);
-  const at::Tensor y = block(x, AttentionMask{.key_padding = padding});
-  EXPECT_LE(worst_error(y[0].slice(0, 7), block(x.narrow(0, 0, 1).slice(1, 7))[0]), 1e-12);
-  EXPECT_LE(worst_error(y[1].slice(0, 0, 71), block(x.narrow(0, 1, 1).slice(1, 0, 71))[0]), 1e-12);
+  test::expect_padding_is_ignored(block);
 }
 
 TEST(Mamba2, DecodingFromAStateEqualsOneForward) {
-  at::NoGradGuard no_grad;
   at::manual_seed(3);
   for (const auto& params : variants()) {
     auto block = made(params);
-    const at::Tensor x = at::randn({2, 90, 12}, at::kDouble);
-    const at::Tensor whole = block(x);
-    const std::vector<std::vector<int64_t>> calls{{70, 1, 1, 5, 13}, {1, 1, 1, 1, 1, 85}, {2, 88}};
-    for (const auto& counts : calls) {
-      KeyValueCache cache;
-      int64_t first = 0;
-      for (const int64_t count : counts) {
-        EXPECT_EQ(cache.length(), first);
-        const at::Tensor y = block(x.narrow(1, first, count), AttentionMask{}, &cache);
-        EXPECT_LE(worst_error(y, whole.narrow(1, first, count)), 1e-12) << "after " << first;
-        first += count;
-      }
-    }
+    test::expect_decoding_equals_one_forward(block);
   }
 }
 

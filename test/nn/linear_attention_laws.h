@@ -1,0 +1,63 @@
+// What holds for every block of linear attention: its definition over documents, padding, and decoding from states.
+#pragma once
+
+#include "lehr/nn/linear_attention.h"
+#include "test/nn/blocks.h"
+
+namespace lehr::nn::test {
+
+/// Compares block(x) with definition(x, borders), where each row is one sequence and where it has four documents; their
+/// number of channels is 12.
+template <class Holder, class Definition>
+void expect_equal_to_definition_with_documents(Holder& block, const Definition& definition) {
+  const at::Tensor ids = at::tensor({0, 0, 0, 0, 0, 1, 2, 2, 2, 3, 3, 3, 3}).unsqueeze(0);
+  const std::vector<int64_t> one{0, 13}, four{0, 5, 6, 9, 13};
+  const at::Tensor x = at::randn({2, 13, 12}, at::kDouble);
+  expect_equal_to_definition(
+      "plain",
+      *block,
+      [&](const at::Tensor& input) { return block(input); },
+      [&](const at::Tensor& input) { return definition(input, one); },
+      x);
+  expect_equal_to_definition(
+      "documents",
+      *block,
+      [&](const at::Tensor& input) { return block(input, ops::AttentionMask{.document_ids = ids}); },
+      [&](const at::Tensor& input) { return definition(input, four); },
+      x);
+  EXPECT_GT(worst_error(block(x), definition(x, four)), 0.01) << "leaks would not show";
+}
+
+/// Compares rows that are padded on either side with the same rows alone. Returns the outputs at padding.
+template <class Holder>
+at::Tensor expect_padding_is_ignored(Holder& block) {
+  const at::Tensor x = at::randn({2, 80, 12}, at::kDouble);
+  at::Tensor padding = at::ones({2, 80}, at::kBool);
+  padding[0].narrow(0, 0, 7).fill_(false);
+  padding[1].narrow(0, 71, 9).fill_(false);
+  const at::Tensor y = block(x, ops::AttentionMask{.key_padding = padding});
+  EXPECT_LE(worst_error(y[0].slice(0, 7), block(x.narrow(0, 0, 1).slice(1, 7))[0]), 1e-12);
+  EXPECT_LE(worst_error(y[1].slice(0, 0, 71), block(x.narrow(0, 1, 1).slice(1, 0, 71))[0]), 1e-12);
+  return y.masked_select(padding.logical_not().unsqueeze(-1));
+}
+
+/// Compares calls with a cache, of one or more tokens each, with one call.
+template <class Holder>
+void expect_decoding_equals_one_forward(Holder& block) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor x = at::randn({2, 90, 12}, at::kDouble);
+  const at::Tensor whole = block(x);
+  const std::vector<std::vector<int64_t>> calls{{70, 1, 1, 5, 13}, {1, 1, 1, 1, 1, 85}, {2, 88}};
+  for (const auto& counts : calls) {
+    KeyValueCache cache;
+    int64_t first = 0;
+    for (const int64_t count : counts) {
+      EXPECT_EQ(cache.length(), first);
+      const at::Tensor y = block(x.narrow(1, first, count), ops::AttentionMask{}, &cache);
+      EXPECT_LE(worst_error(y, whole.narrow(1, first, count)), 1e-12) << "after " << first;
+      first += count;
+    }
+  }
+}
+
+}  // namespace lehr::nn::test
