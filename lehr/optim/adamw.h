@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lehr/optim/adamw_cpu.h"
 #include "lehr/optim/per_parameter.h"
 
 namespace lehr::optim {
@@ -20,6 +21,9 @@ class AdamW final : public PerParameterOptimizer {
  private:
   void update(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options) override;
   static void update_on_cpu(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options);
+  static void update_on_gpu(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options);
+  static std::vector<AdamWTensors> tensors_of(const std::vector<Item>& items);
+  static AdamWNumbers numbers_of(const GroupSettings& group, const StepOptions& options);
 };
 
 /// torch.optim.Adam with fused=True (Kingma and Ba, arXiv 1412.6980): like AdamW, but weight decay is added to the

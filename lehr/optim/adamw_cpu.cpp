@@ -5,7 +5,6 @@
 #include "lehr/base/parallel.h"
 #include "lehr/base/pieces.h"
 #include "lehr/meter/operator_profile.h"
-#include "lehr/ops/adamw/kernels.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/cuda.h"
 
@@ -17,25 +16,17 @@ using ops::cpu::elements;
 
 constexpr int64_t kPiece = 1 << 14;  // elements
 
-// In float64, and then rounded, like ATen's.
 template <class T>
 ops::AdamWCall<T> call_for(const AdamWTensors& t, const AdamWNumbers& n) {
-  const auto lerp = static_cast<float>(1 - n.beta1);
-  const bool from_grad = !(std::abs(lerp) < 0.5F);
   return {
       .value = elements<T>(t.value),
       .grad = elements<T>(t.grad),
       .exp_avg = elements<T>(t.exp_avg),
       .exp_avg_sq = elements<T>(t.exp_avg_sq),
       .grad_divisor = n.grad_divisor,
-      .decay = static_cast<float>(1 - n.lr * n.weight_decay),
-      .lerp = from_grad ? lerp - 1 : lerp,
-      .lerp_from_grad = from_grad,
-      .beta2 = static_cast<float>(n.beta2),
-      .one_minus_beta2 = static_cast<float>(1 - n.beta2),
+      .constants = constants_of(n),
       .negative_step_size = static_cast<float>(-(n.lr / (1 - std::pow(n.beta1, t.step)))),
-      .root_divisor = static_cast<float>(std::sqrt(1 - std::pow(n.beta2, t.step))),
-      .eps = static_cast<float>(n.eps)};
+      .root_divisor = static_cast<float>(std::sqrt(1 - std::pow(n.beta2, t.step)))};
 }
 
 template <class T>
@@ -55,6 +46,18 @@ void step_on(const std::vector<AdamWTensors>& tensors, const AdamWNumbers& numbe
   });
 }
 }  // namespace
+
+ops::AdamWConstants constants_of(const AdamWNumbers& n) {
+  const auto lerp = static_cast<float>(1 - n.beta1);
+  const bool from_grad = !(std::abs(lerp) < 0.5F);
+  return {
+      .decay = static_cast<float>(1 - n.lr * n.weight_decay),
+      .lerp = from_grad ? lerp - 1 : lerp,
+      .lerp_from_grad = from_grad,
+      .beta2 = static_cast<float>(n.beta2),
+      .one_minus_beta2 = static_cast<float>(1 - n.beta2),
+      .eps = static_cast<float>(n.eps)};
+}
 
 bool supports_adamw_on_cpu(const at::Tensor& value) {
   return value.is_cpu() && !ops::cuda::on_gpu(value) &&

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lehr/base/torch.h"
+#include "lehr/ops/adamw/kernels.h"
 
 namespace lehr::optim {
 
@@ -17,6 +18,9 @@ struct AdamWNumbers {
   double lr, beta1, beta2, eps, weight_decay;
   float grad_divisor = 1;
 };
+
+/// Computed in float64, and then rounded, as in ATen's kernel.
+ops::AdamWConstants constants_of(const AdamWNumbers& numbers);
 
 /// Returns whether adamw_on_cpu_ supports this parameter: float32 or bfloat16 on the CPU.
 bool supports_adamw_on_cpu(const at::Tensor& value);

@@ -176,7 +176,7 @@ void PerParameterOptimizer::subtract_skipped_steps() const {
   }
 }
 
-std::vector<at::Tensor> PerParameterOptimizer::steps_taken(const std::vector<Item>& items) {
+at::Tensor PerParameterOptimizer::steps_taken(const std::vector<Item>& items) {
   const at::Tensor counted = at::empty({static_cast<int64_t>(items.size())}, at::kFloat);
   bool all = true;
   for (size_t i = 0; i < items.size(); ++i) {
@@ -193,7 +193,7 @@ std::vector<at::Tensor> PerParameterOptimizer::steps_taken(const std::vector<Ite
     }
     taken = taken - at::cat(left_out);
   }
-  return taken.unbind();
+  return taken;
 }
 
 std::vector<at::Tensor> PerParameterOptimizer::values(const std::vector<Item>& items) {

@@ -54,8 +54,8 @@ class PerParameterOptimizer : public Optimizer {
   /// Returns the divisor of `options` in the form of ATen's fused kernels; nothing if it is 1. For float64, for which
   /// that form is too coarse, divides the gradients in place instead.
   static std::optional<at::Tensor> grad_scale(const std::vector<Item>& items, const StepOptions& options);
-  /// Returns the number of steps taken by each item, including this one, float32 on the items' device.
-  static std::vector<at::Tensor> steps_taken(const std::vector<Item>& items);
+  /// Returns the numbers of steps that the items have taken, including this one: (items) float32 on their device.
+  static at::Tensor steps_taken(const std::vector<Item>& items);
   /// Returns found_inf of `options` in the form of ATen's fused kernels.
   static std::optional<at::Tensor> found_inf(const StepOptions& options);
   static std::vector<at::Tensor> values(const std::vector<Item>& items);

@@ -44,7 +44,7 @@ class Check:
         self.beside_threads = max(1, len(os.sched_getaffinity(0)) // 4)
         self.references, self.plans, self.facts, self.tokens, self.tables = {}, {}, {}, {}, {}
         self.rows, self.modes, self.peers = [], [], []
-        self.runner = None
+        self.runner, self.names = None, set()
 
     def find_commit(self):
         packed = self.root / "PACKED"
@@ -79,9 +79,12 @@ def device_and_libraries(check, runner):
         why = check.build / "liblehr_cuda.txt"
         text = "" if there else (why.read_text() if module == "liblehr_cuda.so" and why.exists() else "is not beside the program")
         runner.note(module, PASSED if there or check.device == "cpu" else FAILED, text)
-    speed.write_data(check)
-    correctness.start_references(check)
-    speed.start_plans(check)
+    if check.names & {"sizes", "head", "modes", "profile and traces"}:
+        speed.write_data(check)
+    if "CPU and GPU" in check.names:
+        correctness.start_references(check)
+    if "sizes" in check.names:
+        speed.start_plans(check)
 
 
 def steps_of(check):
@@ -106,7 +109,7 @@ def steps_of(check):
         step("profile and traces", 80, 35, speed.traces),
         step("peer", 100, 45, speed.peer),
         step("NCCL of one rank", 40, 15, correctness.one_rank_of_nccl),
-        step("generate, eval, classify", 60, 30, correctness.use_the_model),
+        step("other commands", 60, 30, correctness.use_the_model),
     ]
 
 
@@ -197,6 +200,7 @@ def main():
             print(f"gpu check: there is no step {', '.join(sorted(unknown))}; --list prints all steps", file=sys.stderr)
             return 2
         steps = [step for step in steps if step is steps[0] or step.name in wanted]
+    check.names = {step.name for step in steps}
     try:
         if a.list:
             list_steps(check, steps)

@@ -4,6 +4,7 @@ import shutil
 import signal
 import time
 import xml.etree.ElementTree as xml
+from concurrent.futures import ThreadPoolExecutor
 
 import runs
 from runner import FAILED, NOT_RUN, PASSED, Failed, NotRun, end
@@ -64,7 +65,9 @@ def gpu_tests(check, runner):
             report.parent.mkdir(exist_ok=True)
             code_text = ""
             try:
-                runner.run(binary.name, [binary, f"--gtest_filter={GPU_TESTS}", f"--gtest_output=xml:{report}"])
+                # A test that hangs leaves time for the other programs.
+                runner.run(binary.name, [binary, f"--gtest_filter={GPU_TESTS}", f"--gtest_output=xml:{report}"],
+                           runner.step.limit / 2)
             except Failed as problem:
                 code_text = str(problem)
             cases = list(xml.parse(report).getroot().iter("testcase")) if report.exists() else []
@@ -120,18 +123,28 @@ def reference_models(root):
 
 
 def verify(check, runner):
-    """Compares the repository's reference models with `transformers` (docs/verify.md)."""
+    """Compares the repository's reference models with `transformers` (docs/verify.md).
+
+    The models are tiny, and most of the time is the start of a process, so several run at once.
+    """
+    def told_by(folder, dtype):
+        return runner.run(f"verify_{folder.name}_{dtype}", [
+            check.lehr, "verify", "--model", folder, "--device", check.device, "--dtype", dtype], 60, codes=(0, 3))
+
+    at_once = ThreadPoolExecutor(max_workers=2 * check.beside_threads)
+    all_told = {(folder, dtype): at_once.submit(told_by, folder, dtype)
+                for folder in reference_models(check.root) for dtype in ("float32", "float64")}
     for folder in reference_models(check.root):
         for dtype in ("float32", "float64"):
             def one(folder=folder, dtype=dtype):
-                told = runner.run(f"verify_{folder.name}_{dtype}", [
-                    check.lehr, "verify", "--model", folder, "--device", check.device, "--dtype", dtype], 60, codes=(0, 3))
+                told = all_told[folder, dtype].result()
                 over = [line.split()[0] for line in told.splitlines() if line.rstrip().endswith("OVER")]
                 summary = [line for line in told.splitlines() if "tensors compared" in line]
                 good = bool(summary) and not over
                 runner.note(f"{folder.name} in {dtype}", PASSED if good else FAILED,
                             (summary or ["no summary"])[0] + (f": {', '.join(over[:4])}" if over else ""))
             runner.guarded(f"{folder.name} in {dtype}", one)
+    at_once.shutdown()
 
 
 # Three layers with gated DeltaNet and one with attention, as in recipe/gated_delta_net.toml.

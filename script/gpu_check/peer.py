@@ -1,5 +1,6 @@
 """Trains a model of Qwen3-0.6B's shape with Hugging Face transformers on one device, with the work of the check's first
-size, and prints one JSON line. float32 weights, bfloat16 arithmetic by autocast, fused AdamW, clipping at 1."""
+size, and prints one JSON line. If --rows sequences do not fit, it trains with fewer. float32 weights, bfloat16
+arithmetic by autocast, fused AdamW, clipping at 1."""
 import argparse
 import json
 import resource
@@ -26,11 +27,13 @@ with torch.device(a.device):
     model = AutoModelForCausalLM.from_config(Qwen3Config(
         **shape, tie_word_embeddings=True, max_position_embeddings=40960, use_cache=False), attn_implementation="sdpa")
 model.train()
-run = torch.compile(model) if a.mode == "compile" else model
+run = torch.compile(model, dynamic=False) if a.mode == "compile" else model
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-times = []
-for step in range(a.steps):
-    x = torch.randint(shape["vocab_size"], (a.rows, seq_len + 1), device=a.device)
+
+
+def step(rows):
+    """One step of training; returns the loss and the seconds."""
+    x = torch.randint(shape["vocab_size"], (rows, seq_len + 1), device=a.device)
     if on_gpu:
         torch.cuda.synchronize()
     begin = time.perf_counter()
@@ -42,9 +45,29 @@ for step in range(a.steps):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    loss = loss.item()
-    times.append(time.perf_counter() - begin)
-median = statistics.median(times[a.steps // 2:])
-peak = torch.cuda.max_memory_allocated() if on_gpu else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps(dict(peer=f"transformers {a.mode}", tokens_per_second=a.rows * seq_len / median, peak_bytes=peak,
-                      first_step=times[0], loss=loss)))
+    return loss.item(), time.perf_counter() - begin
+
+
+def train(rows):
+    results = [step(rows) for _ in range(a.steps)]
+    seconds = [seconds for _, seconds in results]
+    median = statistics.median(seconds[a.steps // 2:])
+    peak = torch.cuda.max_memory_allocated() if on_gpu else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return dict(peer=f"transformers {a.mode}", rows=rows, tokens_per_second=rows * seq_len / median, peak_bytes=peak,
+                first_step=seconds[0], loss=results[-1][0])
+
+
+rows, result = a.rows, None
+while result is None:
+    try:
+        result = train(rows)
+    except torch.OutOfMemoryError:
+        if rows == 1:
+            raise
+    if result is None:  # with fewer rows, outside of the handler, whose exception holds tensors
+        rows = max(1, rows - 2)
+        optimizer.zero_grad(set_to_none=True)
+        if on_gpu:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+print(json.dumps(result))

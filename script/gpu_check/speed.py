@@ -22,11 +22,12 @@ class Size:
     label: str
     name: str
     flavor: str
-    rows: int  # sequences per step on 140 GB
+    rows: int  # sequences per step on 80 GB; more on larger cards
     steps: int
     goal: float = 0  # MFU in percent, counting the FLOPs of causal attention
     args: dict = field(default_factory=dict)
     dtype: str = "float32"  # dtype of weights and moments; computation is in bfloat16
+    recompute: bool = False  # activation checkpointing as by default; without it if all activations fit
     about: str = ""
 
     def model(self, check):
@@ -41,15 +42,17 @@ class Size:
 
 
 SIZES = [
-    Size("Qwen3-0.6B", "qwen3", "0.6B", 8, 24, 48),
-    Size("Qwen3-1.7B", "qwen3", "1.7B", 4, 18, 57),
-    Size("Qwen3-8B", "qwen3", "8B", 2, 10, 62, dtype="bfloat16", about="weights and moments in bfloat16, to fit"),
-    Size("30B-A3B, 8 layers", "qwen3_moe", "30B-A3B", 4, 12, 35, {"num_hidden_layers": 8}, "bfloat16",
-         "8 of 48 layers, random weights, ids of Zipf's law"),
-    Size("Qwen3-4B", "qwen3", "4B", 2, 12, 61, dtype="bfloat16", about="weights and moments in bfloat16, to fit 80 GB"),
+    Size("Qwen3-0.6B", "qwen3", "0.6B", 16, 12, 48),
+    Size("Qwen3-1.7B", "qwen3", "1.7B", 8, 12, 57),
+    Size("Qwen3-8B", "qwen3", "8B", 2, 8, 62, dtype="bfloat16", recompute=True,
+         about="weights and moments in bfloat16, to fit"),
+    Size("30B-A3B, 8 layers", "qwen3_moe", "30B-A3B", 8, 8, 35, {"num_hidden_layers": 8}, "bfloat16",
+         about="8 of 48 layers, random weights, ids of Zipf's law"),
+    Size("Qwen3-4B", "qwen3", "4B", 4, 8, 61, dtype="bfloat16", about="weights and moments in bfloat16, to fit"),
 ]
 WHOLE_8B = next(size for size in SIZES if size.label == "Qwen3-8B")
-CUT_8B = Size("8B, 8 layers", "qwen3", "8B", 2, 10, 0, {"num_hidden_layers": 8})
+CUT_8B = Size("8B, 8 layers", "qwen3", "8B", 2, 10, 0, {"num_hidden_layers": 8}, recompute=True)
+ROOM_BYTES = 84e9  # of a card of 80 GB, for which the numbers of rows are
 
 
 def write_data(check):
@@ -65,14 +68,19 @@ def write_data(check):
                       [[i for d in runs.documents_like_text(count, vocabulary, length, seed=2) for i in d]])
 
 
+def rows_of_card(check, size):
+    return max(1, int(size.rows * check.gpu.memory_bytes / ROOM_BYTES)) if check.gpu else size.rows
+
+
 def config_of(check, size, rows_of, label, steps=None, rows=None, **changes):
     seq_len = SEQ_LEN if check.device == "cuda" else 64
-    memory_share = min(1.0, check.gpu.memory_bytes / 140e9) if check.gpu else 1
-    rows = rows or max(1, int(size.rows * (1 if memory_share > 0.9 else memory_share)))
+    rows = rows or rows_of_card(check, size)
     config = runs.large_run(f"{size.label}, {rows_of}", folder_of(check, label), check.device,
                             steps or (size.steps if check.device == "cuda" else 4), size.model(check),
                             check.tokens[rows_of], seq_len, rows, **changes)
     config["training"]["dtype"] = size.dtype
+    if not size.recompute:
+        config.setdefault("activation_checkpoint", {"mode": "none"})
     if size.dtype == "bfloat16":
         del config["training"]["mixed_precision_param"]
     return config
@@ -115,7 +123,8 @@ def sizes(check, runner):
                 peak = ran.peak_bytes(check.device)
                 check.rows.append({
                     "size": size.label, "rows": rows_of, "tokens_per_second": speed, "mfu": share, "peak_bytes": peak,
-                    "plan_bytes": plan["peak_bytes"] if plan else None, "goal": size.goal, "about": size.about,
+                    "plan_bytes": plan["peak_bytes"] if plan else None, "goal": size.goal,
+                    "about": size.about, "recompute": "op 2" if size.recompute else "none",
                     "first_step": first})
                 text = f"{speed:,.0f} tokens/s" + (f", MFU {share:.1f} %" if share else "")
                 goal = f"MFU >= {size.goal} %" if rows_of == "whole rows" or size.name == "qwen3_moe" else ""
@@ -226,19 +235,19 @@ def peer(check, runner):
     mine = next((row for row in check.rows if row["size"] == size.label and row["rows"] == "whole rows"), None)
     script = check.root / "script/gpu_check/peer.py"
     best = None
+    rows = rows_of_card(check, size) if check.device == "cuda" else 1
     for mode in ("compile", "eager"):
-        def one(mode=mode):
+        def one(mode=mode, rows=rows):
             if mode == "compile" and not (Path(sysconfig.get_path("include")) / "Python.h").exists():
                 raise NotRun("torch.compile needs Python.h, which this Python lacks: install python3-dev")
-            told = runner.run(f"peer_{mode}", [sys.executable, script, "--device", check.device, "--mode", mode, "--rows",
-                                               size.rows if check.device == "cuda" else 1],
+            told = runner.run(f"peer_{mode}", [sys.executable, script, "--device", check.device, "--mode", mode, "--rows", rows],
                               90 if check.device == "cuda" else 160,  # torch.compile on a shared CPU
                               env={"TORCHINDUCTOR_CACHE_DIR": str(check.out / "inductor"), "HF_HUB_OFFLINE": "1",
                                    "LD_LIBRARY_PATH": ""})
             result = json.loads(told.strip().splitlines()[-1])
             check.peers.append(result)
             runner.note(f"transformers {mode}", PASSED, f"{result['tokens_per_second']:,.0f} tokens/s, "
-                        f"{result['peak_bytes'] / 1e9:.2f} GB")
+                        f"{result['peak_bytes'] / 1e9:.2f} GB with {result['rows']} rows")
             return result
         result = runner.guarded(f"transformers {mode}", one)
         if mode == "compile":

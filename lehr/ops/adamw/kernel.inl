@@ -27,11 +27,12 @@ void adamw_with(const AdamWCall<T>& call, int64_t first, int64_t last) {
           g /= c.grad_divisor;
         }
         const FloatVec before = load(c.exp_avg + i, count);
-        const FloatVec m = (kFromGrad ? g : before) + c.lerp * (g - before);
-        const FloatVec v = rounded_product(load(c.exp_avg_sq + i, count), c.beta2) + c.one_minus_beta2 * g * g;
-        const FloatVec denominator = square_root(v) / c.root_divisor + c.eps;
+        const FloatVec m = (kFromGrad ? g : before) + c.constants.lerp * (g - before);
+        const FloatVec v =
+            rounded_product(load(c.exp_avg_sq + i, count), c.constants.beta2) + c.constants.one_minus_beta2 * g * g;
+        const FloatVec denominator = square_root(v) / c.root_divisor + c.constants.eps;
         const FloatVec change = c.negative_step_size * m / denominator;
-        store(c.value + i, rounded_product(load(c.value + i, count), c.decay) + change, count);
+        store(c.value + i, rounded_product(load(c.value + i, count), c.constants.decay) + change, count);
         store(c.exp_avg + i, m, count);
         store(c.exp_avg_sq + i, v, count);
       });
@@ -40,8 +41,8 @@ void adamw_with(const AdamWCall<T>& call, int64_t first, int64_t last) {
 template <class T>
 void adamw(const AdamWCall<T>& call, int64_t first, int64_t last) {
   const auto kernel = call.grad_divisor != 1
-                          ? (call.lerp_from_grad ? adamw_with<true, true, T> : adamw_with<true, false, T>)
-                          : (call.lerp_from_grad ? adamw_with<false, true, T> : adamw_with<false, false, T>);
+                          ? (call.constants.lerp_from_grad ? adamw_with<true, true, T> : adamw_with<true, false, T>)
+                          : (call.constants.lerp_from_grad ? adamw_with<false, true, T> : adamw_with<false, false, T>);
   kernel(call, first, last);
 }
 
