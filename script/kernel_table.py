@@ -91,6 +91,8 @@ BODIES = {
     "RoundColumns": Body(256, packs(1), lambda s, a: s + 1, lambda s, a: s + 1,
         "reads, writes float8 transposed in segments of 128 bytes; the scales of columns need an earlier pass",
         lambda s, a: 64 * 132),
+    "AdamWPiece": Body(256, lambda s: 8, lambda s, a: 7 * s, lambda s, a: 7 * s,
+                       "reads value, gradient and moments; writes value and moments"),
     "SumSquaresOfPiece": Body(512, packs(4), lambda s, a: s, lambda s, a: s, "reads"),
     "ScalePiece": Body(512, packs(4), lambda s, a: 2 * s, lambda s, a: 2 * s, "reads and writes"),
     "ClearEmptyGroup": Body(256, packs(1), lambda s, a: s, lambda s, a: s, "writes zeros to groups without rows"),
