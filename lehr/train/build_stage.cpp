@@ -37,6 +37,10 @@ std::shared_ptr<nn::Model> build_with_adapters(
   if (config.peft.enabled()) {
     peft::inject_peft_and_freeze(config.peft.to_method(head_module(args)), *model);
   }
+  if (config.peft.has_adapters() && config.checkpoint.enable) {  // before a folder is locked for checkpoints
+    const auto base_names = peft::stored_names(args);
+    peft::adapter_stored_names(*model, base_names, peft::tuned_tensors(*model, base_names));
+  }
   return model;
 }
 

@@ -29,6 +29,7 @@ const std::vector<std::string> kFamilies{
     "deepseek_v3",
     "glm4_moe",
     "qwen3_next",
+    "nemotron_h",
     "gpt_oss"};
 
 // The part of a text with that number. Parts have different lengths.

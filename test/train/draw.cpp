@@ -68,6 +68,11 @@ Mesh draw_mesh(Dice& dice, bool experts) {
   return mesh;
 }
 
+// Nemotron-H has a head of its own in any case.
+bool can_tie(const std::string& name) {
+  return name != "nemotron_h";
+}
+
 Overrides draw_shape(Dice& dice, const std::string& name, const Mesh& mesh, bool experts) {
   Overrides shape = family(name);
   const auto set = [&](const char* key, const std::string& value) {
@@ -78,7 +83,7 @@ Overrides draw_shape(Dice& dice, const std::string& name, const Mesh& mesh, bool
     set("num_key_value_heads", dice.one_of<std::string>({one ? "1" : "8", "2", "4", "8"}));
   }
   set("intermediate_size", dice.one_of<std::string>({"32", "48"}));
-  set("tie_word_embeddings", dice.one_of<std::string>({"true", "false"}));
+  set("tie_word_embeddings", can_tie(name) ? dice.one_of<std::string>({"true", "false"}) : "false");
   if (experts) {
     set("num_experts_per_tok", dice.one_of<std::string>({"2", "3"}));
     const bool always = name == "deepseek_v3" || name == "glm4_moe";
@@ -166,9 +171,8 @@ void draw_optimizer(Dice& dice, Draw& draw) {
     const bool attention_only = std::any_of(draw.run.begin(), draw.run.end(), [](const auto& entry) {
       return entry.first == "peft.target_pattern" || entry.second == "full_tune";
     });
-    set("param_groups",
-        fmt::format(
-            R"([{{pattern = "{}", lr_multiplier = 0.5, weight_decay = 0.01}}])", attention_only ? "attn" : "mlp"));
+    const char* const pattern = draw.family == "nemotron_h" ? "mixer" : attention_only ? "attn" : "mlp";
+    set("param_groups", fmt::format(R"([{{pattern = "{}", lr_multiplier = 0.5, weight_decay = 0.01}}])", pattern));
   }
   draw.run.emplace_back("training.max_norm", dice.one_of<std::string>({"0", "0.5"}));
 }
@@ -177,18 +181,21 @@ void draw_adapters(Dice& dice, Draw& draw, bool experts) {
   const auto set = [&](const char* key, const std::string& value) {
     draw.run.emplace_back(std::string("peft.") + key, value);
   };
+  const bool mixers = draw.family == "nemotron_h";
   draw.adapters = dice.chance(0.3);
   if (!draw.adapters) {
     if (dice.chance(0.1)) {
       set("method", "full_tune");
-      set("full_tune_pattern", R"('.*attn.*|.*\.norm')");
+      set("full_tune_pattern", mixers ? R"('.*mixer.*|.*\.norm')" : R"('.*attn.*|.*\.norm')");
     }
     return;
   }
   set("method", "lora");
   const bool attention_only = draw.family == "gpt_oss" || dice.chance(0.3);  // gpt-oss: experts take no adapters
   if (attention_only) {
-    set("target_pattern", R"('.*attn\..*_proj.*')");
+    set("target_pattern", mixers ? R"('.*mixer\.[qkvo]_proj')" : R"('.*attn\..*_proj.*')");
+  } else if (mixers && !dice.allows(true)) {
+    set("target_pattern", R"('.*\.(q|k|v|o|out|up|down)_proj')");  // all but in_proj
   }
   set("r", "3");
   const bool drops = dice.allows(experts && !attention_only);
@@ -226,7 +233,8 @@ int64_t draw_pipeline(Dice& dice, Draw& draw) {
     }
   }
   const int64_t more = dice.one_of<int64_t>({0, 0, 1, 2});
-  draw.shape.emplace_back("model.args.num_hidden_layers", std::to_string(std::max<int64_t>(layers, 2) + more));
+  const int64_t fewest = draw.family == "nemotron_h" ? 3 : 2;  // Mamba-2, attention, a feed-forward block
+  draw.shape.emplace_back("model.args.num_hidden_layers", std::to_string(std::max(layers, fewest) + more));
   return stages;
 }
 
@@ -263,7 +271,8 @@ void draw_teacher(
       "model.args.num_hidden_layers",
       compares_layers ? value_of(draw.shape, "model.args.num_hidden_layers")
                       : std::to_string(fewest + dice.one_of<int64_t>({0, 1, 2})));
-  draw.teacher->emplace_back("model.args.tie_word_embeddings", dice.one_of<std::string>({"true", "false"}));
+  draw.teacher->emplace_back(
+      "model.args.tie_word_embeddings", can_tie(of_family) ? dice.one_of<std::string>({"true", "false"}) : "false");
   const auto set = [&](const char* key, const std::string& value) {
     draw.run.emplace_back(std::string("distillation.") + key, value);
   };
@@ -333,6 +342,13 @@ void draw_mtp(Dice& dice, Draw& draw) {
     draw.shape.emplace_back("training.mtp_loss_coef", "0.3");
     draw.shape.emplace_back(
         "model.args.num_nextn_predict_layers", dice.one_of<std::string>({"1", deepseek ? "2" : "1"}));
+  }
+}
+
+// One weight for embeddings and head, in a family that refuses it. A base of adapters could not be trained then.
+void draw_tied(Dice& dice, Draw& draw) {
+  if (!can_tie(draw.family) && !draw.adapters && dice.allows(true)) {
+    draw.shape.emplace_back("model.args.tie_word_embeddings", "true");
   }
 }
 
@@ -422,6 +438,7 @@ Draw draw_run(
     draw_float8_experts(dice, draw, float8);
   }
   draw_mtp(dice, draw);  // last, so that draws of other families are the same without it
+  draw_tied(dice, draw);
   return draw;
 }
 
