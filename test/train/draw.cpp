@@ -337,7 +337,11 @@ void draw_mtp(Dice& dice, Draw& draw) {
     return;
   }
   const std::string task = draw.value("training.task");
-  const bool refused = draw.adapters || (draw.teacher && draw.mesh.pp > 1) || (!task.empty() && task != "sft");
+  const bool other_task = !task.empty() && task != "sft";
+  if (draw.adapters && other_task) {
+    return;  // whose base would be refused, too, before the run is
+  }
+  const bool refused = draw.adapters || other_task || (draw.teacher && draw.mesh.pp > 1);
   if (dice.chance(0.4) && dice.allows(refused)) {
     draw.shape.emplace_back("training.mtp_loss_coef", "0.3");
     draw.shape.emplace_back(
