@@ -120,20 +120,22 @@ class ForCausalLMImpl : public WithHead<Backbone> {
       return outputs;
     }
     const bool ahead = mtp && inputs.future_ids.defined();
-    if (inputs.distillation) {
-      distil(inputs, outputs);
-      if (ahead) {  // a teacher's distribution is that of the next token
-        const at::Tensor depths = predict_ahead(inputs, outputs).narrow(2, 1, num_mtp_modules());
-        outputs.future_nll = lm_head(depths, inputs.future_labels).mean(2);
-      }
-    } else if (ahead) {
+    at::Tensor hidden_states = outputs.hidden_states, labels = inputs.labels;
+    if (ahead) {
       // The head is called once for all depths: with FSDP, each call unshards its weights.
-      const at::Tensor labels = at::cat({inputs.labels.unsqueeze(2), inputs.future_labels}, 2);
-      const at::Tensor nll = lm_head(predict_ahead(inputs, outputs), labels);
-      outputs.nll() = nll.select(2, 0);
-      outputs.future_nll = nll.narrow(2, 1, num_mtp_modules()).mean(2);
+      labels = at::cat({inputs.labels.unsqueeze(2), inputs.future_labels}, 2);
+      hidden_states = predict_ahead(inputs, outputs);
+    }
+    at::Tensor losses =
+        inputs.distillation ? distil(hidden_states, labels, inputs, outputs) : lm_head(hidden_states, labels);
+    if (ahead) {
+      outputs.future_nll = losses.narrow(2, 1, num_mtp_modules()).mean(2);
+      losses = losses.select(2, 0);
+    }
+    if (inputs.distillation) {
+      outputs.distilled.loss = losses;
     } else {
-      outputs.nll() = lm_head(outputs.hidden_states, inputs.labels);
+      outputs.nll() = losses;
     }
     return outputs;
   }
@@ -169,16 +171,22 @@ class ForCausalLMImpl : public WithHead<Backbone> {
         this->model->checkpointing());
   }
 
-  void distil(const nn::ModelInputs& inputs, nn::ModelOutputs& outputs) {
+  // Returns the head's losses, and sets the other results of the comparison with the teacher.
+  at::Tensor distil(
+      const at::Tensor& hidden_states,
+      const at::Tensor& labels,
+      const nn::ModelInputs& inputs,
+      nn::ModelOutputs& outputs) {
     ops::LinearKl values;
     nn::Distilled& distilled = outputs.distilled;
-    distilled.loss = lm_head(outputs.hidden_states, inputs.labels, *inputs.distillation, values);
+    const at::Tensor losses = lm_head(hidden_states, labels, *inputs.distillation, values);
     distilled.kl = values.kl;
     distilled.agrees = values.agrees;
     outputs.nll() = values.nll;
     if (distilled.cosine_distance.defined()) {
       distilled.cosine_distance = nn::where_labelled(lm_head->whole_sequence(distilled.cosine_distance), inputs.labels);
     }
+    return losses;
   }
 
   // The first stage's embeddings, or a second instance of the same table with the same names: initialization and

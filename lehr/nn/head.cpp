@@ -62,10 +62,15 @@ at::Tensor SplitLanguageModellingHeadImpl::forward(const at::Tensor& hidden_stat
     return logits(hidden_states);
   }
   check_labels(hidden_states, labels);
+  return losses_of(hidden_states, whole_weight(), labels);
+}
+
+at::Tensor SplitLanguageModellingHeadImpl::losses_of(
+    const at::Tensor& hidden_states, const at::Tensor& weight, const at::Tensor& labels) const {
   const at::Tensor rows = rows_of(hidden_states);
   const at::Tensor flat = labels.reshape(-1);
-  const at::Tensor losses = sharded_ ? sharded_->loss(rows, whole_weight(), flat)
-                                     : ops::linear_cross_entropy(rows, whole_weight(), flat, kIgnoreIndex);
+  const at::Tensor losses =
+      sharded_ ? sharded_->loss(rows, weight, flat) : ops::linear_cross_entropy(rows, weight, flat, kIgnoreIndex);
   return losses.view(labels.sizes());
 }
 
@@ -75,15 +80,23 @@ at::Tensor SplitLanguageModellingHeadImpl::forward(
     const DistillationTargets& targets,
     ops::LinearKl& values) {
   check_labels(hidden_states, labels);
-  const at::Tensor rows = rows_of(hidden_states), flat = labels.reshape(-1);
+  const bool depths = labels.dim() == 3;
+  const at::Tensor next = depths ? labels.select(2, 0) : labels;
+  const at::Tensor rows = rows_of(depths ? hidden_states.select(2, 0) : hidden_states), flat = next.reshape(-1);
+  const at::Tensor weight = whole_weight();
   const ops::TeacherHead teacher{
       .hidden = rows_of(whole_sequence(targets.hidden_states)), .weight = targets.head_weight};
-  values = sharded_ ? sharded_->compare(rows, whole_weight(), teacher, flat, targets.loss)
-                    : ops::linear_kl(rows, whole_weight(), teacher, flat, targets.loss);
+  values = sharded_ ? sharded_->compare(rows, weight, teacher, flat, targets.loss)
+                    : ops::linear_kl(rows, weight, teacher, flat, targets.loss);
   for (at::Tensor* tensor : {&values.loss, &values.kl, &values.nll, &values.agrees}) {
-    *tensor = tensor->view(labels.sizes());
+    *tensor = tensor->view(next.sizes());
   }
-  return values.loss;
+  if (!depths) {
+    return values.loss;
+  }
+  const int64_t later = labels.size(2) - 1;
+  const at::Tensor nll = losses_of(hidden_states.narrow(2, 1, later), weight, labels.narrow(2, 1, later));
+  return at::cat({values.loss.unsqueeze(2), nll}, 2);
 }
 
 at::Tensor SplitLanguageModellingHeadImpl::logits(const at::Tensor& hidden_states) {

@@ -33,7 +33,9 @@ class SplitLanguageModellingHeadImpl : public Module {
   at::Tensor forward(const at::Tensor& hidden_states, const at::Tensor& labels);
 
   /// Compares the head with a teacher's: returns ops::LinearKl::loss (B, T), and sets `values` to the others. Labels
-  /// are as above.
+  /// are as above. With hidden states (B, T, 1 + D, H) and labels (B, T, 1 + D) only depth 0 is compared and in
+  /// `values`; the result (B, T, 1 + D) has the negative log-likelihoods of the other depths, for which a teacher has
+  /// no distribution.
   at::Tensor forward(
       const at::Tensor& hidden_states,
       const at::Tensor& labels,
@@ -74,6 +76,9 @@ class SplitLanguageModellingHeadImpl : public Module {
 
  private:
   std::optional<Sharded> sharded_;
+
+  // The negative log-likelihoods of labels of any shape, from hidden states of that shape and H.
+  at::Tensor losses_of(const at::Tensor& hidden_states, const at::Tensor& weight, const at::Tensor& labels) const;
 };
 LEHR_MODULE(SplitLanguageModellingHead);
 

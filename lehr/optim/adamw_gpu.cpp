@@ -67,6 +67,7 @@ bool supports_adamw_on_gpu(const at::Tensor& value) {
 void adamw_on_gpu_(
     const std::vector<AdamWTensors>& tensors, const AdamWNumbers& numbers, const AdamWOnDevice& on_device) {
   const OperatorScope scope(OperatorKind::optimizer, "lehr::adamw");  // the optimizer step reports the bytes
+  invariant(numbers.grad_divisor == 1, "adamw_on_gpu_ takes the divisor of gradients on the device");
   const StepSizes sizes(numbers, on_device.steps);
   at::Tensor found_inf;
   if (on_device.found_inf.defined()) {

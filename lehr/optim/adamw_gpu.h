@@ -15,8 +15,9 @@ struct AdamWOnDevice {
 /// Returns whether adamw_on_gpu_ supports this parameter: float32 or bfloat16 on a GPU for which there are kernels.
 bool supports_adamw_on_gpu(const at::Tensor& value);
 
-/// Does a step of torch.optim.AdamW with the arithmetic of adamw_on_cpu_. `step` of the tensors and `grad_divisor` of
-/// the numbers are not read: `on_device` has them. Gradients are not changed.
+/// Does a step of torch.optim.AdamW in float32. It differs from adamw_on_cpu_ by the last bits of roots and quotients
+/// (2 units of the last place each). Steps and the divisor of gradients are those of `on_device`: `step` of the tensors
+/// is not read, and a `grad_divisor` of the numbers other than 1 is a bug. Gradients are not changed.
 void adamw_on_gpu_(
     const std::vector<AdamWTensors>& tensors, const AdamWNumbers& numbers, const AdamWOnDevice& on_device);
 

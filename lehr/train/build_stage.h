@@ -9,7 +9,7 @@
 namespace lehr::train {
 
 /// Builds the model as one stage, with the adapters and the frozen parameters of config.peft. Throws a usage error for
-/// adapters that checkpoints cannot hold, if there are any checkpoints.
+/// adapters that checkpoints cannot hold, if the run writes checkpoints.
 std::shared_ptr<nn::Model> build_with_adapters(
     const TrainConfig& config, const descriptor::ModelArgs& args, const Builders& build);
 

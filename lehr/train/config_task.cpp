@@ -61,13 +61,6 @@ void check_mtp(const TrainConfig& config, Problems& problems) {
         "modules for multi-token prediction score tokens by a language model's head, but {}; set it to 0";
     problems.add(key, fmt::format(kText, fmt::format("training.task is \"{}\"", name_of(config.training.task))));
   }
-  if (config.distillation.teacher && config.parallelism.pipeline_parallel_degree > 1) {
-    // The head would be called twice per micro-batch, which FSDP's schedule of a pipeline does not count.
-    problems.add(
-        key,
-        "a teacher and modules for multi-token prediction do not run together in a pipeline yet; set "
-        "parallelism.pipeline_parallel_degree to 1, or this to 0");
-  }
   if (config.peft.has_adapters()) {
     problems.add(
         key,

@@ -65,9 +65,9 @@ def gpu_tests(check, runner):
             report.parent.mkdir(exist_ok=True)
             code_text = ""
             try:
-                # A test that hangs leaves time for the other programs.
-                runner.run(binary.name, [binary, f"--gtest_filter={GPU_TESTS}", f"--gtest_output=xml:{report}"],
-                           runner.step.limit / 2)
+                # A test that hangs leaves their share of the time to the other programs.
+                left = (runner.step_ends - time.monotonic()) / (len(GPU_PROGRAMS) - GPU_PROGRAMS.index(binary.name))
+                runner.run(binary.name, [binary, f"--gtest_filter={GPU_TESTS}", f"--gtest_output=xml:{report}"], left)
             except Failed as problem:
                 code_text = str(problem)
             cases = list(xml.parse(report).getroot().iter("testcase")) if report.exists() else []
@@ -127,24 +127,24 @@ def verify(check, runner):
 
     The models are tiny, and most of the time is the start of a process, so several run at once.
     """
-    def told_by(folder, dtype):
+    def run_verify(folder, dtype):
         return runner.run(f"verify_{folder.name}_{dtype}", [
             check.lehr, "verify", "--model", folder, "--device", check.device, "--dtype", dtype], 60, codes=(0, 3))
 
-    at_once = ThreadPoolExecutor(max_workers=2 * check.beside_threads)
-    all_told = {(folder, dtype): at_once.submit(told_by, folder, dtype)
-                for folder in reference_models(check.root) for dtype in ("float32", "float64")}
+    pool = ThreadPoolExecutor(max_workers=2 * check.beside_threads)
+    outputs = {(folder, dtype): pool.submit(run_verify, folder, dtype)
+               for folder in reference_models(check.root) for dtype in ("float32", "float64")}
     for folder in reference_models(check.root):
         for dtype in ("float32", "float64"):
             def one(folder=folder, dtype=dtype):
-                told = all_told[folder, dtype].result()
+                told = outputs[folder, dtype].result()
                 over = [line.split()[0] for line in told.splitlines() if line.rstrip().endswith("OVER")]
                 summary = [line for line in told.splitlines() if "tensors compared" in line]
                 good = bool(summary) and not over
                 runner.note(f"{folder.name} in {dtype}", PASSED if good else FAILED,
                             (summary or ["no summary"])[0] + (f": {', '.join(over[:4])}" if over else ""))
             runner.guarded(f"{folder.name} in {dtype}", one)
-    at_once.shutdown()
+    pool.shutdown()
 
 
 # Three layers with gated DeltaNet and one with attention, as in recipe/gated_delta_net.toml.

@@ -65,7 +65,7 @@ while result is None:
         if rows == 1:
             raise
     if result is None:  # with fewer rows, outside of the handler, whose exception holds tensors
-        rows = max(1, rows - 2)
+        rows -= 1
         optimizer.zero_grad(set_to_none=True)
         if on_gpu:
             torch.cuda.empty_cache()

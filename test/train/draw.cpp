@@ -341,7 +341,7 @@ void draw_mtp(Dice& dice, Draw& draw) {
   if (draw.adapters && other_task) {
     return;  // whose base would be refused, too, before the run is
   }
-  const bool refused = draw.adapters || other_task || (draw.teacher && draw.mesh.pp > 1);
+  const bool refused = draw.adapters || other_task;
   if (dice.chance(0.4) && dice.allows(refused)) {
     draw.shape.emplace_back("training.mtp_loss_coef", "0.3");
     draw.shape.emplace_back(

@@ -111,6 +111,36 @@ TEST_P(MtpOnMeshes, EqualOneDevice) {
   expect_equal(wanted, outcome_of(config));
 }
 
+// The teacher's comparison and the modules' losses are one call of the head, whose weights FSDP unshards for it.
+TEST(MtpWithATeacher, OnMeshesAndInPipelinesEqualsOneDevice) {
+  const Folder of_teacher;
+  Overrides of_four_layers = family("qwen3");
+  of_four_layers.emplace_back("model.args.num_hidden_layers", "4");
+  const auto teacher = tiny_run(of_teacher.path(), of_four_layers);
+  testing::train(teacher);
+  const Overrides more{
+      {"distillation.teacher", "\"" + testing::checkpoint(teacher, testing::kSteps).string() + "\""},
+      {"distillation.cosine_weight", "0.7"}};
+  const Folder of_one;
+  const auto one_device = tiny_run(of_one.path(), run_of("deepseek_v3", more));
+  testing::train(one_device);
+  const Outcome wanted = outcome_of(one_device);
+  ASSERT_FALSE(wanted.curves.at("mtp_loss").empty());
+  for (const auto& [mesh, overrides] : std::vector<std::pair<Mesh, Overrides>>{
+           {{.dp_shard = 2, .tp = 2}, {}},
+           {{.dp_shard = 2, .pp = 2}, {}},
+           {{.tp = 2, .pp = 2}, schedule("DualPipeV", "2")},
+           {{.cp = 2, .pp = 2}, schedule("ZBH1", "1")}}) {
+    SCOPED_TRACE(mesh.name());
+    const Folder folder;
+    Overrides all = more;
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    const auto config = tiny_run(folder.path(), run_of("deepseek_v3", all));
+    train_on(mesh, config);
+    expect_equal(wanted, outcome_of(config));
+  }
+}
+
 // Between them the modules' weights and their optimizer state move from the last stage to one device.
 TEST(MtpOnMeshesOfTwoKinds, ContinueLikeOneDevice) {
   const Folder folder;

@@ -58,6 +58,7 @@ struct AdamWList {
   const float* grad_divisor;        ///< On the device. Null: 1.
   const float* found_inf;           ///< On the device: if it is not 0, nothing is written. Null: 0.
 };
+static_assert(sizeof(AdamWList<float>) < 4096);
 constexpr int64_t kAdamWPiece = 1 << 14;
 
 /// On a GPU.
