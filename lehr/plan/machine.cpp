@@ -30,6 +30,7 @@ const std::array<Machine, 5>& presets() {
           .achieved_expert_fraction = kHopperExpertFraction,
           .expert_half_tokens = kHopperHalfTokens,
           .tflops_float8 = 1979,
+          .memory_gb = 85,
           .device_mtbf_hours = kMtbfHours},
       Machine{
           .name = "h200",
@@ -37,7 +38,7 @@ const std::array<Machine, 5>& presets() {
           .achieved_expert_fraction = kHopperExpertFraction,
           .expert_half_tokens = kHopperHalfTokens,
           .tflops_float8 = 1979,
-          .memory_gb = 141,
+          .memory_gb = 150.1,
           .memory_gb_per_second = 4800,
           .device_mtbf_hours = kMtbfHours},
       Machine{
@@ -46,7 +47,7 @@ const std::array<Machine, 5>& presets() {
           .tflops_float32 = 80,
           .tflops_float64 = 40,
           .tflops_float8 = 4500,
-          .memory_gb = 180,
+          .memory_gb = 191.5,
           .memory_gb_per_second = 7700,
           .node_gb_per_second = 900,
           .device_mtbf_hours = kMtbfHours},
@@ -55,6 +56,7 @@ const std::array<Machine, 5>& presets() {
           .tflops_bfloat16 = 312,
           .tflops_float32 = 19.5,
           .tflops_float64 = 19.5,
+          .memory_gb = 85,
           .memory_gb_per_second = 2039,
           .node_gb_per_second = 300,
           .network_gb_per_second = 25,

@@ -34,7 +34,7 @@ TEST(Machine, PresetsAreSound) {
 TEST(Machine, OverridesWin) {
   const Machine machine = load_machine("h200", {{"network_gb_per_second", "12.5"}});
   EXPECT_EQ(machine.network_gb_per_second, 12.5);
-  EXPECT_EQ(machine.memory_gb, 141);
+  EXPECT_EQ(machine.memory_gb, 150.1);
 }
 
 TEST(Machine, AFileStartsFromThePresetThatItNames) {
@@ -63,7 +63,7 @@ TEST(Machine, RefusesInvalidInputByName) {
         load_machine("h100", {{"achieved_fraction", "1.5"}});
       },
       ThrowsMessage<Error>(HasSubstr("achieved_fraction")));
-  EXPECT_THAT([] { load_machine("h100", {{"reserved_gb", "80"}}); }, ThrowsMessage<Error>(HasSubstr("reserved_gb")));
+  EXPECT_THAT([] { load_machine("h100", {{"reserved_gb", "85"}}); }, ThrowsMessage<Error>(HasSubstr("reserved_gb")));
   EXPECT_THAT([] { load_machine("h100", {{"memory", "80"}}); }, ThrowsMessage<Error>(HasSubstr("memory_gb")));
 }
 
