@@ -244,6 +244,15 @@ void check_blocks(const DecoderConfig& shape, const std::string& where) {
         "{}attention.window_length: the layer has {}, which has no windows; remove the key",
         key,
         undivided == nullptr ? "" : undivided);
+    if (shape.mamba2) {
+      const bool has_ffn = shape.mamba2->mixer(static_cast<int64_t>(layer)) == Mixer::feed_forward;
+      require(
+          has_ffn ? blocks[layer].attention_is_no_op() : blocks[layer].ffn_is_no_op(),
+          "{}{}: the layer has one sub-block, {} (hybrid_override_pattern); expected no_op",
+          key,
+          has_ffn ? "attention" : "ffn",
+          has_ffn ? "a feed-forward block" : "attention or Mamba-2");
+    }
     if (const auto* moe = std::get_if<MoESubblock>(&blocks[layer].ffn)) {
       require(
           shape.moe.has_value(), "{}ffn.moe: this family has no experts; expected intermediate_size, or no_op", key);

@@ -54,6 +54,12 @@ std::vector<KindOfLayer> kinds_of_layers(DecoderConfig shape) {
     shapes[0].linear_attention->layers = {false};
     shapes[1].linear_attention->layers = {true};
   }
+  if (shape.mamba2) {
+    shapes.assign(3, shape);
+    shapes[0].mamba2->pattern = static_cast<char>(Mixer::mamba);
+    shapes[1].mamba2->pattern = static_cast<char>(Mixer::attention);
+    shapes[2].mamba2->pattern = static_cast<char>(Mixer::feed_forward);
+  }
   if (shape.latent_attention) {  // with biases, and one projection of queries or two
     shapes[0].latent_attention->attention_bias = true;
     shapes.push_back(shapes[0]);

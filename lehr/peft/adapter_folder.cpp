@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -59,6 +60,15 @@ const char* task_type_of(descriptor::Head head) {
 bool is_adapter_folder(const fs::path& folder) {
   std::error_code ignored;
   return fs::exists(folder / kAdapterConfigFile, ignored);
+}
+
+std::vector<StoredName> stored_names(const fs::path& adapter_folder, const descriptor::ModelArgs& args) {
+  auto names = stored_names(args.state_map(descriptor::ExpertLayout::per_expert));
+  const state::WeightReader reader(adapter_folder, kAdapterStem);
+  const bool has_them = std::any_of(names.begin(), names.end(), [&](const StoredName& entry) {
+    return reader.has(kAdapterPrefix + module_of(entry.stored) + ".lora_A.weight");
+  });
+  return has_them ? names : stored_names(args);
 }
 
 Node adapter_config(

@@ -15,6 +15,10 @@ namespace lehr::peft {
 /// True if a folder holds an adapter instead of a model.
 bool is_adapter_folder(const std::filesystem::path& folder);
 
+/// Returns stored_names of `args`, with the names that the folder's adapters use: those of transformers' modules or, as
+/// in adapters of a model whose code came with its checkpoint, those of the checkpoint.
+std::vector<StoredName> stored_names(const std::filesystem::path& adapter_folder, const descriptor::ModelArgs& args);
+
 /// Returns the content of adapter_config.json. Throws a usage error for settings that PEFT's file cannot express:
 /// layers that differ in dropout or in use_rslora.
 Node adapter_config(

@@ -142,7 +142,8 @@ std::vector<StoredName> adapter_stored_names(
         names.push_back(
             {.stored = fmt::format("{}{}.lora_{}.weight", kAdapterPrefix, module_of(entry->stored), which),
              .parameter = fmt::format("{}.{}.{}", adapted.name, kAdapterName, which),
-             .expert = entry->expert});
+             .expert = entry->expert,
+             .row_order = std::string_view(which) == "B" ? entry->row_order : std::vector<Range>()});
       }
     }
   }

@@ -7,6 +7,8 @@
 namespace lehr::peft {
 
 namespace {
+constexpr const char* kModulesPrefix = "model.";  // of a backbone in transformers' modules
+
 struct Names {
   std::vector<std::string> of_value;
 
@@ -29,6 +31,28 @@ bool stacks_experts(const state::MapOp& op) {
   return stack != nullptr && stack->dim == 0;
 }
 
+// Returns which rows a parameter has, in order, if a split of rows and a concatenation make it; otherwise nothing.
+std::vector<Range> row_order(const state::StateMap& map, const state::StateGroup& group) {
+  const state::MapStep &first = map.steps()[group.steps.front()], &last = map.steps()[group.steps.back()];
+  const auto* joined = std::get_if<state::Concatenate>(&last.op);
+  const bool reorders = splits_rows(first.op) && joined != nullptr && joined->dim == 0;
+  if (group.steps.size() != 2 || group.inputs.size() != 1 || group.outputs.size() != 1 || !reorders) {
+    return {};
+  }
+  std::map<size_t, Range> rows;  // of each part
+  int64_t row = 0;
+  for (size_t i = 0; i < first.outputs.size(); ++i) {
+    const int64_t size = std::get<state::Split>(first.op).sizes[i];
+    rows[first.outputs[i]] = {row, row + size};
+    row += size;
+  }
+  std::vector<Range> order;
+  for (const size_t part : last.inputs) {
+    order.push_back(rows.at(part));
+  }
+  return order;
+}
+
 // Adds the entries of parameters that several operations make, and returns which steps these are.
 std::vector<bool> add_chains(const state::StateMap& map, std::map<size_t, std::vector<StoredName>>& by_input) {
   std::map<std::string, size_t> values;
@@ -44,6 +68,10 @@ std::vector<bool> add_chains(const state::StateMap& map, std::map<size_t, std::v
     for (const size_t step : group.steps) {
       in_chain[step] = true;
       operations.push_back(state::describe(map.steps()[step].op));
+    }
+    if (const std::vector<Range> order = row_order(map, group); !order.empty()) {
+      by_input[values.at(group.inputs.front())].push_back({.parameter = group.outputs.front(), .row_order = order});
+      continue;
     }
     for (const std::string& input : group.inputs) {
       for (const std::string& output : group.outputs) {
@@ -106,7 +134,14 @@ std::vector<StoredName> stored_names(const state::StateMap& map) {
 }
 
 std::vector<StoredName> stored_names(const descriptor::ModelArgs& args) {
-  return stored_names(args.state_map(descriptor::ExpertLayout::per_expert));
+  auto names = stored_names(args.state_map(descriptor::ExpertLayout::per_expert));
+  const std::string prefix = args.backbone_prefix();
+  for (StoredName& entry : names) {
+    if (entry.stored.starts_with(prefix)) {
+      entry.stored.replace(0, prefix.size(), kModulesPrefix);
+    }
+  }
+  return names;
 }
 
 namespace {
@@ -129,8 +164,11 @@ state::StateMap table_map(const Table& table) {
     parameters.push_back(part.parameter);
     rows.push_back(part.rows);
   }
+  const std::vector<Range>& order = table.parts.front().row_order;
   maps.push_back(
-      parameters.size() == 1 ? state::rename(source, parameters.front()) : state::split(source, parameters, 0, rows));
+      !order.empty()           ? state::reorder(source, parameters.front(), 0, order)
+      : parameters.size() == 1 ? state::rename(source, parameters.front())
+                               : state::split(source, parameters, 0, rows));
   return state::sequential(maps);
 }
 }  // namespace

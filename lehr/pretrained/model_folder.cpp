@@ -1,5 +1,6 @@
 #include "lehr/pretrained/model_folder.h"
 
+#include <algorithm>
 #include <set>
 
 #include "lehr/base/error.h"
@@ -69,7 +70,7 @@ const fs::path& ModelFolder::tokenizer_folder() const {
 ModelFolder::Built ModelFolder::build() const {
   Built built{.model = args->build({}), .adapter_names = {}};
   if (has_adapters()) {
-    const auto names = peft::stored_names(*args);
+    const auto names = peft::stored_names(path, *args);
     built.adapter_names = peft::add_adapters_of(peft::read_adapter_config(path), *built.model, names);
   }
   return built;
@@ -87,8 +88,15 @@ void ModelFolder::fill(nn::Model& model, const Built& built, const std::function
   }
   // The base may lack tensors that the adapter folder holds: a classifier's head.
   LoadRules rules{.may_have = heads_beside(*args)};
+  state::NameSet tuned;
   for (const auto& entry : built.adapter_names) {
-    rules.may_lack.insert(entry.stored.substr(std::string(peft::kAdapterPrefix).size()));
+    tuned.insert(entry.parameter);
+  }
+  for (const state::StateGroup& group : map.groups()) {
+    const auto is_tuned = [&](const std::string& parameter) { return tuned.contains(parameter); };
+    if (std::any_of(group.outputs.begin(), group.outputs.end(), is_tuned)) {
+      rules.may_lack.insert(group.inputs.begin(), group.inputs.end());
+    }
   }
   const fs::path own_config = path / peft::kModelConfigFile;
   check_declared_shape(

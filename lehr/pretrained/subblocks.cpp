@@ -13,7 +13,7 @@ descriptor::WeightGroups subblock_groups(
     return descriptor.get_weight_groups(names, num_layers);
   }
   // A bare backbone is stored without the prefix that descriptors expect.
-  const std::string prefix = "model.";
+  const std::string prefix = args.backbone_prefix();
   std::vector<std::string> full;
   for (const std::string& name : names) {
     full.push_back(prefix + name);

@@ -17,8 +17,6 @@
 namespace lehr::pretrained {
 
 namespace {
-constexpr const char* kEmbeddings = "embed_tokens.weight";  // of a bare backbone
-
 // The beginnings of names of tensors of layers for multi-token prediction, by the folder's config.json: layers that
 // follow the model's, or those of a module of their own (Qwen3-Next, whose config.json does not count them).
 std::vector<std::string> prediction_layers(const std::filesystem::path& folder) {
@@ -96,8 +94,11 @@ state::NameSet names_of(const state::TensorSpecs& specs) {
 
 state::StateMap checkpoint_map(const descriptor::ModelArgs& args, const state::WeightReader& reader) {
   state::StateMap map = args.state_map(descriptor::expert_layout_of(reader.names()));
-  const std::string prefix = "model.";
-  if (args.head() != descriptor::Head::embedding || !reader.has(prefix + kEmbeddings) || reader.has(kEmbeddings)) {
+  if (args.head() != descriptor::Head::embedding) {
+    return map;
+  }
+  const std::string prefix = args.backbone_prefix(), embeddings = map.inputs().front().name;
+  if (!reader.has(prefix + embeddings) || reader.has(embeddings)) {
     return map;
   }
   // A bare backbone, from the checkpoint of a model with another head.

@@ -8,6 +8,8 @@
 #include "lehr/nn/gelu.h"
 #include "lehr/nn/latent_attention.h"
 #include "lehr/nn/linear_subblock.h"
+#include "lehr/nn/mamba2.h"
+#include "lehr/nn/relu_squared.h"
 #include "lehr/nn/swiglu.h"
 #include "lehr/prune/score_channels.h"
 #include "lehr/prune/score_experts.h"
@@ -91,11 +93,15 @@ class ModelScorer::Parts {
       }
       observe_if_there<nn::MultiHeadLatentAttentionImpl>(Kind::attention, of_attention);
       observe_if_there<nn::GatedDeltaNetImpl>(Kind::attention, of_attention);
+      observe_if_there<nn::Mamba2Impl>(Kind::attention, of_attention);
       observe_if_there<nn::LinearSubblockImpl>(Kind::attention, of_attention);
       if (auto* ffn = first_of<nn::SwiGLUImpl>(of_ffn)) {
         look_at_ffn(*ffn, of_ffn);
       }
       if (auto* ffn = first_of<nn::GeGLUImpl>(of_ffn)) {
+        look_at_ffn(*ffn, of_ffn);
+      }
+      if (auto* ffn = first_of<nn::ReluSquaredMlpImpl>(of_ffn)) {
         look_at_ffn(*ffn, of_ffn);
       }
       if (auto* moe_layer = first_of<nn::MoELayerImpl>(of_ffn)) {
@@ -222,8 +228,8 @@ class ModelScorer::Parts {
     observe_subblock(Kind::attention, attention, modules);
   }
 
-  template <class GatedFeedForward>
-  void look_at_ffn(GatedFeedForward& ffn, const Modules& modules) {
+  template <class FeedForward>
+  void look_at_ffn(FeedForward& ffn, const Modules& modules) {
     if (wants(Kind::ffn_channels)) {
       look_at_channels(
           Kind::ffn_channels, *ffn.down_proj, channel_hook(options_.ffn, ffn.down_proj->weight.size(1), batches_));

@@ -107,6 +107,9 @@ StateMap concatenate(
     const std::vector<std::string>& sources, const std::string& target, int64_t dim, const std::vector<int64_t>& sizes);
 StateMap split(
     const std::string& source, const std::vector<std::string>& targets, int64_t dim, const std::vector<int64_t>& sizes);
+/// Joins parts of a dimension, which they cover once, in this order: a split and a concatenation. Throws a usage error
+/// for parts that overlap or leave gaps.
+StateMap reorder(const std::string& source, const std::string& target, int64_t dim, const std::vector<Range>& parts);
 StateMap transpose(const std::string& source, const std::string& target, int64_t dim0, int64_t dim1);
 StateMap squeeze(const std::string& source, const std::string& target, int64_t dim);
 StateMap unsqueeze(const std::string& source, const std::string& target, int64_t dim);

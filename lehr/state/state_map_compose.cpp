@@ -1,5 +1,6 @@
 // Leaf maps, and compositions of maps.
 #include <algorithm>
+#include <numeric>
 #include <unordered_map>
 
 #include "lehr/base/error.h"
@@ -131,6 +132,33 @@ StateMap split(
   const Split op{dim, sizes};
   check_sizes(op, source, targets.size(), sizes);
   return leaf(op, {source}, targets);
+}
+
+StateMap reorder(const std::string& source, const std::string& target, int64_t dim, const std::vector<Range>& parts) {
+  std::vector<size_t> in_source(parts.size());  // the parts in the order of the source
+  std::iota(in_source.begin(), in_source.end(), size_t{0});
+  std::stable_sort(
+      in_source.begin(), in_source.end(), [&](size_t a, size_t b) { return parts[a].begin < parts[b].begin; });
+  std::vector<std::string> names, names_in_source;
+  std::vector<int64_t> sizes, sizes_in_source;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    names.push_back(fmt::format("{}, part {}", target, i));
+    sizes.push_back(parts[i].size());
+  }
+  int64_t end = 0;
+  for (const size_t i : in_source) {
+    require(
+        parts[i].begin == end,
+        "{}: expected parts that cover dimension {} once; the one after element {} begins at {}",
+        source,
+        dim,
+        end,
+        parts[i].begin);
+    end = parts[i].end;
+    names_in_source.push_back(names[i]);
+    sizes_in_source.push_back(sizes[i]);
+  }
+  return sequential({split(source, names_in_source, dim, sizes_in_source), concatenate(names, target, dim, sizes)});
 }
 
 StateMap transpose(const std::string& source, const std::string& target, int64_t dim0, int64_t dim1) {

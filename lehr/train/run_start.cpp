@@ -40,7 +40,7 @@ void start_adapters(Run& run) {
   require(
       peft::is_adapter_folder(folder), "peft.init_from: {} holds no adapter (adapter_config.json)", folder.string());
   const nn::Model& named = run.named_model();
-  const auto base_names = peft::stored_names(*run.args);
+  const auto base_names = peft::stored_names(folder, *run.args);
   peft::require_same_scaling(peft::read_adapter_config(folder), named, base_names);
   pretrained::load_weights(
       *run.model,

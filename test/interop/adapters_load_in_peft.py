@@ -130,15 +130,16 @@ def same(case, base, adapter, classifier=False):
     verify(f"{case}, merged", merged, work / "merged.safetensors")
 
 
-def finish(folder):
+def finish(folder, name="qwen3"):
     """Sets the path of the base, as if PEFT had loaded it from its folder."""
     file = folder / "adapter_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": str(base["qwen3"])}))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": str(base[name])}))
     return folder
 
 
 base = {name: train(f"base_{name}_{tied}", name=name, tied=tied)
-        for name, tied in (("qwen3", "false"), ("llama3", "true"), ("qwen3_moe", "false"))}
+        for name, tied in (("qwen3", "false"), ("llama3", "true"), ("qwen3_moe", "false"),
+                         ("nemotron_h", "false"))}
 qwen3 = f'initial_load_path = "{base["qwen3"]}"'
 llama3 = f'initial_load_path = "{base["llama3"]}"'
 LORA = 'method = "lora"\nr = 4\n'
@@ -151,6 +152,10 @@ same("Llama 3 with tied embeddings, tuned", base["llama3"],
 same("Qwen3 classifier", base["qwen3"], train("classifier", base=qwen3, peft=LORA, **CLASSIFIER), classifier=True)
 same("Qwen3 MoE, experts and all", base["qwen3_moe"],
      train("moe", name="qwen3_moe", base=f'initial_load_path = "{base["qwen3_moe"]}"', peft=LORA))
+# PEFT refuses adapters of Mamba-2's out_proj, which transformers' kernel does not call.
+same("Nemotron-H, tuned", base["nemotron_h"],
+     train("nemotron_h", name="nemotron_h", base=f'initial_load_path = "{base["nemotron_h"]}"',
+           peft=LORA + "target_pattern = '.*\\.(in|q|k|v|o|up|down)_proj'\nfull_tune_pattern = 'model\\.norm'"))
 
 # transformers finds the base from the adapter's config.
 direct = reference(work / "direct.safetensors", load(tuned).eval())
@@ -166,6 +171,14 @@ for name, parameter in model.named_parameters():
         parameter.data.normal_()
 model.save_pretrained(work / "theirs")
 same("PEFT's own adapter", base["qwen3"], finish(work / "theirs"))
+
+config = LoraConfig(r=3, target_modules=["in_proj", "q_proj", "down_proj"], task_type="CAUSAL_LM")
+model = get_peft_model(load(base["nemotron_h"]), config)
+for name, parameter in model.named_parameters():
+    if "lora_B" in name:
+        parameter.data.normal_()
+model.save_pretrained(work / "their_nemotron_h")
+same("PEFT's own adapter of Nemotron-H", base["nemotron_h"], finish(work / "their_nemotron_h", "nemotron_h"))
 
 config = LoraConfig(r=2, target_modules=["o_proj"], task_type="SEQ_CLS")
 model = get_peft_model(load(base["qwen3"], classifier=True), config)

@@ -12,6 +12,7 @@
 #include "lehr/model/qwen3_moe/family.h"
 #include "lehr/peft/inject.h"
 #include "lehr/state/bound_map.h"
+#include "lehr/state/map_stream.h"
 #include "lehr/state/safetensors_writer.h"
 #include "test/peft/support.h"
 
@@ -208,18 +209,84 @@ TEST(AdapterFolder, HoldsTheAttentionOfModelsWhoseExpertsAreStoredTransposed) {
   EXPECT_THAT([&] { stored(injected(tuned, gpt_oss())); }, refused("down_proj", "peft.full_tune_pattern"));
 }
 
-// Rows of in_proj are reordered on loading, so that its adapter could not be stored as it is.
-TEST(AdapterFolder, RefusesParametersThatSeveralOperationsMake) {
-  const auto nemotron = [] { return model::nemotron_h_family().flavors.at("debugmodel")(); };
+std::unique_ptr<descriptor::ModelArgs> nemotron_h() {
+  auto args = model::nemotron_h_family().flavors.at("debugmodel")();
+  descriptor::ModelOverrides overrides;
+  overrides.hidden_size = 16;
+  overrides.num_hidden_layers = 2;
+  overrides.vocab_size = 40;
+  args->apply(overrides);
+  return args;
+}
+
+constexpr const char* kInProj = "layers.0.mixer.in_proj";
+constexpr int64_t kInProjRows = 2 * 8 * 32 + 2 * 4 * 16 + 8;  // z and x, B and C, dt
+
+// transformers' modules begin with "model.", the stored tensors with "backbone.".
+TEST(AdapterFolder, HasTheNamesOfTransformersModules) {
+  const Method two{Stack{{{Lora{.module_name_pattern = R"(.*(in|q)_proj)"}}, {FullTune{R"(model\.norm)"}}}}};
+  const auto made = injected(two, nemotron_h());
   EXPECT_THAT(
-      stored(injected({Lora{.module_name_pattern = R"(.*layers\.1\.mixer\.q_proj)"}}, nemotron())),
+      stored(made),
       ElementsAre(
-          "base_model.model.backbone.layers.1.mixer.q_proj.lora_A.weight",
-          "base_model.model.backbone.layers.1.mixer.q_proj.lora_B.weight"));
-  const std::string name = "layers.0.mixer.in_proj.weight";
+          "base_model.model.model.layers.0.mixer.in_proj.lora_A.weight",
+          "base_model.model.model.layers.0.mixer.in_proj.lora_B.weight",
+          "base_model.model.model.layers.1.mixer.q_proj.lora_A.weight",
+          "base_model.model.model.layers.1.mixer.q_proj.lora_B.weight",
+          "base_model.model.model.norm_f.weight"));
+  EXPECT_THAT(texts(config_of(made).at("target_modules")), ElementsAre("in_proj", "q_proj"));
+  EXPECT_THAT(texts(config_of(made).at("modules_to_save")), ElementsAre("model.norm_f"));
+}
+
+// The adapter of a projection whose stored rows are in another order has its own rows stored in that order, so that the
+// stored update is that of the stored weight.
+TEST(AdapterFolder, StoresRowsInTheOrderOfTheStoredWeight) {
+  const auto made = injected({Lora{.module_name_pattern = ".*in_proj", .r = 2}}, nemotron_h());
+  const state::StateMap weights = made.args->state_map(descriptor::ExpertLayout::per_expert);
+  const state::StateMap adapters = to_map(adapter_stored_names(*made.model, made.base, {}));
+  const auto output_of = [](const state::StateMap& map, const std::string& input, const at::Tensor& value) {
+    const state::ValueSource source({{input, value}});
+    const state::BoundMap bound(map.from({input}), source.specs());
+    const std::string name = bound.map().outputs().front().name;
+    return state::read_output(bound, source, name, whole_box(bound.outputs().front().shape));
+  };
+  const at::Tensor a = at::randn({2, 16}, at::kDouble), b = at::randn({kInProjRows, 2}, at::kDouble);
+  const std::string prefix = std::string("base_model.model.model.") + kInProj;
+  const at::Tensor own_a = output_of(adapters, prefix + ".lora_A.weight", a);
+  const at::Tensor own_b = output_of(adapters, prefix + ".lora_B.weight", b);
+  EXPECT_TRUE(at::equal(own_a, a));
+  EXPECT_FALSE(at::equal(own_b, b)) << "the rows are in the same order";
+  const at::Tensor update = output_of(weights, std::string("backbone.") + kInProj + ".weight", b.matmul(a));
+  EXPECT_TRUE(at::allclose(own_b.matmul(own_a), update, 0, 1e-12));
+}
+
+// As PEFT writes them for a model whose code came with its checkpoint.
+TEST(AdapterFolder, IsReadWithTheNamesOfTheCheckpointToo) {
+  const auto made = injected({Lora{.module_name_pattern = ".*in_proj"}}, nemotron_h());
+  for (const std::string prefix : {"model.", "backbone."}) {
+    const Folder folder;
+    write_file_atomically(folder.path / "adapter_config.json", to_json(config_of(made)));
+    const std::string name = "base_model.model." + prefix + kInProj;
+    state::save_safetensors(
+        folder.path / "adapter_model.safetensors",
+        {{name + ".lora_A.weight", at::zeros({8, 16})}, {name + ".lora_B.weight", at::zeros({kInProjRows, 8})}});
+    const auto fresh = made.args->build({});
+    const auto names = stored_names(folder.path, *made.args);
+    const auto read = add_adapters_of(read_adapter_config(folder.path), *fresh, names);
+    ASSERT_EQ(read.size(), 2U);
+    EXPECT_EQ(read.back().stored, name + ".lora_B.weight");
+    EXPECT_EQ(read.back().parameter, "model.layers.0.mamba.in_proj.lora.B");
+  }
+}
+
+TEST(AdapterFolder, RefusesParametersThatOtherOperationsMake) {
+  auto made = injected({Lora{.module_name_pattern = R"(.*0\.self_attn\.q_proj)"}});
+  const std::string name = "model.layers.0.self_attn.q_proj.weight";
+  made.base = stored_names(state::sequential(
+      {state::split("q", {"left", "right"}, 1, {8, 8}), state::concatenate({"right", "left"}, name, 1, {8, 8})}));
   EXPECT_THAT(
-      [&] { stored(injected({Lora{.module_name_pattern = ".*in_proj"}}, nemotron())); },
-      fails_with("model." + name + ": is loaded from backbone." + name + " with the operation 'split"));
+      [&] { stored(made); },
+      fails_with(name + ": is loaded from q with the operation 'split 1 [8, 8], then concatenate 1 [8, 8]'"));
 }
 
 TEST(AdapterFolder, ReadsBackWhatItWrites) {

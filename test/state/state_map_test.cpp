@@ -52,6 +52,17 @@ TEST(StateMap, LeavesListTheirInputsAndOutputs) {
   EXPECT_THAT(groups_of(StateMap()), IsEmpty());
 }
 
+TEST(StateMap, ReordersPartsThatCoverADimensionOnce) {
+  const StateMap map = reorder("a", "b", 0, {{4, 6}, {0, 1}, {1, 4}});
+  EXPECT_THAT(groups_of(map), ElementsAre("a -> b"));
+  EXPECT_THAT(operations_of(map), ElementsAre("split 0 [1, 3, 2]", "concatenate 0 [2, 1, 3]"));
+  EXPECT_THAT(operations_of(map.inverse()), ElementsAre("split 0 [2, 1, 3]", "concatenate 0 [1, 3, 2]"));
+  for (const std::vector<Range>& parts : {std::vector<Range>{{4, 6}, {0, 3}}, {{2, 6}, {0, 3}}, {{1, 2}}}) {
+    EXPECT_THAT(
+        error_of([&] { reorder("a", "b", 0, parts); }), HasSubstr("a: expected parts that cover dimension 0 once"));
+  }
+}
+
 TEST(StateMap, InverseOfTheInverseIsTheMap) {
   const StateMap map = parallel({
       rename("a", "b"),

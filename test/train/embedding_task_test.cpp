@@ -215,12 +215,23 @@ TEST(EmbeddingRun, SavesABackboneAsAnOrdinaryFolder) {
 }
 
 TEST(EmbeddingRun, StartsFromALanguageModelWithItsOwnHead) {
-  for (const char* tied : {"false", "true"}) {
-    SCOPED_TRACE(tied);
+  struct Case {
+    std::pair<std::string, std::string> setting;
+    std::string prefix;  // of the backbone's stored tensors
+  };
+  const std::vector<Case> cases{
+      {{"model.args.tie_word_embeddings", "false"}, "model."},
+      {{"model.args.tie_word_embeddings", "true"}, "model."},
+      {{"model.name", "nemotron_h"}, "backbone."}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.setting.second);
     const Folder folder, other;
-    const auto language = tiny_run(folder.path(), {{"training.steps", "4"}, {"model.args.tie_word_embeddings", tied}});
+    const auto language = tiny_run(folder.path(), {{"training.steps", "4"}, one.setting});
     testing::train(language);
     auto overrides = run_on(write_pairs(other, 20));
+    if (one.setting.first == "model.name") {
+      overrides.push_back(one.setting);
+    }
     overrides.emplace_back("training.steps", "1");
     overrides.emplace_back("optimizer.lr", "1e-30");
     overrides.emplace_back("lr_scheduler.warmup_steps", "0");
@@ -229,8 +240,9 @@ TEST(EmbeddingRun, StartsFromALanguageModelWithItsOwnHead) {
     testing::train(config);
     const state::WeightReader theirs(checkpoint(language, 4)), ours(checkpoint(config, 1));
     for (const std::string& name : ours.names()) {
-      EXPECT_TRUE(ours.tensor(name).equal(theirs.tensor("model." + name))) << name;
+      EXPECT_TRUE(ours.tensor(name).equal(theirs.tensor(one.prefix + name))) << name;
     }
+    EXPECT_EQ(ours.names().size() + 1, theirs.names().size() + (theirs.has("lm_head.weight") ? 0 : 1));
   }
 }
 

@@ -108,6 +108,11 @@ TEST(AdaptersOnMeshes, EqualOneDeviceWhereTheirExpertsAreSharded) {
        {.dp_shard = 2, .ep = 2, .pp = 2}});
 }
 
+// Of Mamba-2 too, whose projection has other rows on a rank than in the folder.
+TEST(AdaptersOnMeshes, EqualOneDeviceInLayersWithOneMixerEach) {
+  expect_law({"nemotron_h", {{"peft.dropout", "0.25"}}}, {{.tp = 2}, {.dp_shard = 2, .tp = 2}, {.cp = 2, .pp = 2}});
+}
+
 // Their experts take no adapters.
 TEST(AdaptersOnMeshes, EqualOneDeviceBesideExpertsThatAreStoredTransposed) {
   expect_law(

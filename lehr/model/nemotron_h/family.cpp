@@ -90,8 +90,38 @@ class NemotronHArgs : public DecoderArgs<Family> {
         where);
   }
 
+  std::string backbone_prefix() const override { return kBackbonePrefix; }
+
   state::StateMap state_map(descriptor::ExpertLayout layout) const override {
     return with_nemotron_h_names(DecoderArgs<Family>::state_map(layout), mamba_of(config()));
+  }
+};
+
+/// Weights are grouped by the names of modules: stored ones do not say which sub-block a norm belongs to.
+class NemotronHDescriptor : public DecoderDescriptor<NemotronHArgs> {
+ public:
+  using DecoderDescriptor<NemotronHArgs>::DecoderDescriptor;
+
+  descriptor::WeightGroups get_weight_groups(
+      const std::vector<std::string>& layer_names, int64_t num_hidden_layers) const override {
+    const auto stored = nemotron_h_module_names(layer_names);
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : stored) {
+      names.push_back(name);
+    }
+    auto groups = DecoderDescriptor<NemotronHArgs>::get_weight_groups(names, num_hidden_layers);
+    const std::map<std::string, std::string> in_checkpoint(stored.begin(), stored.end());
+    for (auto& [group, members] : groups) {
+      for (std::string& name : members) {
+        name = in_checkpoint.at(name);
+      }
+    }
+    return groups;
+  }
+
+ protected:
+  std::vector<std::string> stored_names(const DecoderConfig& shape, descriptor::ExpertLayout layout) const override {
+    return DecoderArgs<NemotronHArgs::Family>(shape).state_map(layout).input_names();
   }
 };
 
@@ -145,7 +175,7 @@ descriptor::ModelFamily nemotron_h_family() {
   of_56b += "M-M-M-M-M-";
   const std::string of_nano_9b = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-";
   const std::string of_nano_12b = "M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M-";
-  return make_decoder_family<Family, NemotronHArgs>(
+  auto family = make_decoder_family<Family, NemotronHArgs>(
       "nemotron_h",
       {
           {"debugmodel", debug_model()},
@@ -155,6 +185,8 @@ descriptor::ModelFamily nemotron_h_family() {
           {"Nano-9B-v2", published({4480, 15680, 40, 128, 80, 128, 131072, of_nano_9b})},
           {"Nano-12B-v2", published({5120, 20480, 40, 128, 80, 128, 131072, of_nano_12b})},
       });
+  family.descriptor = std::make_shared<NemotronHDescriptor>(debug_model());
+  return family;
 }
 
 LEHR_DEFINE_DECODER_FAMILY(NemotronH, nemotron_h)

@@ -6,10 +6,14 @@ namespace lehr::model {
 
 NemotronHLayerImpl::NemotronHLayerImpl(const NemotronHLayerParameters& params, int64_t layer_index) {
   const auto init = nn::Init::normal(params.initializer_range);
-  switch (params.mamba.mixer(layer_index)) {
+  const Mixer mixer = params.mamba.mixer(layer_index);
+  if (mixer == Mixer::feed_forward ? params.ffn_no_op : params.attention_no_op) {
+    return;
+  }
+  switch (mixer) {
     case Mixer::mamba:
       declare_module(
-          "mixer",
+          "mamba",
           mamba,
           nn::Mamba2(nn::Mamba2Parameters{
               .hidden_size = params.hidden_size,
@@ -27,8 +31,8 @@ NemotronHLayerImpl::NemotronHLayerImpl(const NemotronHLayerParameters& params, i
       break;
     case Mixer::attention:
       declare_module(
-          "mixer",
-          attention,
+          "self_attn",
+          self_attn,
           nn::GroupedQueryAttention(nn::GroupedQueryAttentionParameters{
               .hidden_size = params.hidden_size,
               .num_attention_heads = params.num_attention_heads,
@@ -38,10 +42,14 @@ NemotronHLayerImpl::NemotronHLayerImpl(const NemotronHLayerParameters& params, i
               .rotary_dim = 0}));
       break;
     case Mixer::feed_forward:
-      declare_module("mixer", mlp, nn::ReluSquaredMlp(params.hidden_size, params.intermediate_size, init));
+      declare_module("mlp", mlp, nn::ReluSquaredMlp(params.hidden_size, params.intermediate_size, init));
       break;
   }
-  declare_module("norm", norm, nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
+  const bool mixes_channels = mixer == Mixer::feed_forward;
+  declare_module(
+      mixes_channels ? "ffn_norm" : "attention_norm",
+      mixes_channels ? ffn_norm : attention_norm,
+      nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
 }
 
 at::Tensor NemotronHLayerImpl::forward(
@@ -50,11 +58,13 @@ at::Tensor NemotronHLayerImpl::forward(
     const nn::AttentionMask& attention_mask,
     nn::KeyValueCache* cache) {
   nn::ResidualStream residual(hidden_states);
-  const at::Tensor normed = residual.normed(norm);
-  residual.add(
-      mamba       ? mamba(normed, attention_mask, cache)
-      : attention ? attention(normed, position_embeddings, attention_mask, cache)
-                  : mlp(normed));
+  if (mamba) {
+    residual.add(mamba(residual.normed(attention_norm), attention_mask, cache));
+  } else if (self_attn) {
+    residual.add(self_attn(residual.normed(attention_norm), position_embeddings, attention_mask, cache));
+  } else if (mlp) {
+    residual.add(mlp(residual.normed(ffn_norm)));
+  }
   return residual.hidden_states();
 }
 

@@ -17,7 +17,9 @@ struct NemotronHLayerParameters {
   double rms_norm_eps;  ///< Epsilon of every RMSNorm.
   int64_t head_dim;     ///< Width of a head of attention.
   double initializer_range;
-  Mamba2Config mamba;  ///< Mamba-2, and the mixer of each layer.
+  Mamba2Config mamba;            ///< Mamba-2, and the mixer of each layer.
+  bool attention_no_op = false;  ///< A layer with Mamba-2 or attention is empty.
+  bool ffn_no_op = false;        ///< A layer with a feed-forward block is empty.
 };
 
 /// Mamba-2, attention without rotary positions, or a feed-forward block with squared ReLU, with a pre-norm and a
@@ -33,11 +35,13 @@ class NemotronHLayerImpl : public nn::Module {
       const nn::AttentionMask& attention_mask = {},
       nn::KeyValueCache* cache = nullptr);
 
-  // One of these is there, registered as "mixer".
+  // One of the first three is there, which checkpoints name "mixer", and the norm before it, which they name "norm". An
+  // empty layer has none, and returns its input.
   nn::Mamba2 mamba{nullptr};
-  nn::GroupedQueryAttention attention{nullptr};
+  nn::GroupedQueryAttention self_attn{nullptr};
   nn::ReluSquaredMlp mlp{nullptr};
-  nn::RMSNorm norm{nullptr};
+  nn::RMSNorm attention_norm{nullptr};  // before Mamba-2 or attention
+  nn::RMSNorm ffn_norm{nullptr};        // before the feed-forward block
 };
 LEHR_MODULE(NemotronHLayer);
 

@@ -1,14 +1,22 @@
 #include "lehr/model/nemotron_h/state_map.h"
 
-#include <fmt/format.h>
-
 #include <array>
+#include <map>
+#include <string_view>
 
 namespace lehr::model {
 
 namespace {
-constexpr std::string_view kInProj = ".mixer.in_proj.weight";
-constexpr std::string_view kConv = ".mixer.conv1d.";
+constexpr std::string_view kInProj = ".mamba.in_proj.weight";
+constexpr std::string_view kConv = ".mamba.conv1d.";
+constexpr std::string_view kMixer = ".mixer.", kNorm = ".norm.";  // in checkpoints
+// The members of a layer, and their names in checkpoints.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kMembers{
+    {{".mamba.", kMixer},
+     {".self_attn.", kMixer},
+     {".mlp.", kMixer},
+     {".attention_norm.", kNorm},
+     {".ffn_norm.", kNorm}}};
 
 // Replaces `from` at the beginning of a name.
 bool replace_prefix(std::string& name, std::string_view from, std::string_view to) {
@@ -25,30 +33,27 @@ std::string stored_name(std::string name) {
   if (!replace_prefix(name, "embed_tokens.", "embeddings.")) {
     replace_prefix(name, "norm.", "norm_f.");
   }
-  return bare || name.starts_with("lm_head.") || name.starts_with("score.") ? name : "backbone." + name;
+  for (const auto& [own, stored] : kMembers) {
+    if (const size_t at = name.find(own); at != std::string::npos) {
+      name.replace(at, own.size(), stored);
+      break;
+    }
+  }
+  return bare || name.starts_with("lm_head.") || name.starts_with("score.") ? name : kBackbonePrefix + name;
 }
 
 // Brings the rows of z, x, B, C and dt, each of all groups, into the order of groups, each with all five.
 state::StateMap rows_by_group(const std::string& stored, const std::string& name, const Mamba2Config& sizes) {
   const int64_t heads = sizes.mamba_num_heads / sizes.n_groups, width = heads * sizes.mamba_head_dim;
-  const std::array<int64_t, 5> rows{width, width, sizes.ssm_state_size, sizes.ssm_state_size, heads};
-  const auto part = [&](size_t kind, int64_t group) { return fmt::format("{}.{}.{}", name, kind, group); };
-  std::vector<std::string> by_kind, by_group;
-  std::vector<int64_t> rows_by_kind, rows_of_groups;
-  for (size_t kind = 0; kind < rows.size(); ++kind) {
-    for (int64_t group = 0; group < sizes.n_groups; ++group) {
-      by_kind.push_back(part(kind, group));
-      rows_by_kind.push_back(rows[kind]);
-    }
-  }
+  std::vector<Range> rows;
   for (int64_t group = 0; group < sizes.n_groups; ++group) {
-    for (size_t kind = 0; kind < rows.size(); ++kind) {
-      by_group.push_back(part(kind, group));
-      rows_of_groups.push_back(rows[kind]);
+    int64_t first = 0;  // row of this kind
+    for (const int64_t size : {width, width, sizes.ssm_state_size, sizes.ssm_state_size, heads}) {
+      rows.push_back({first + group * size, first + (group + 1) * size});
+      first += sizes.n_groups * size;
     }
   }
-  return state::sequential(
-      {state::split(stored, by_kind, 0, rows_by_kind), state::concatenate(by_group, name, 0, rows_of_groups)});
+  return state::reorder(stored, name, 0, rows);
 }
 }  // namespace
 
@@ -71,6 +76,64 @@ state::StateMap with_nemotron_h_names(const state::StateMap& map, const Mamba2Co
     }
   }
   return state::sequential({state::parallel(maps), map});
+}
+
+namespace {
+// "backbone.layers.7" of a stored tensor; empty for tensors of no layer.
+std::string layer_of(const std::string& stored) {
+  const std::string layers = std::string(kBackbonePrefix) + "layers.";
+  return stored.starts_with(layers) ? stored.substr(0, stored.find('.', layers.size())) : "";
+}
+
+// The names of a layer's mixer and norm as modules.
+struct Members {
+  std::string_view mixer, norm;
+};
+
+Members members_with(std::string_view tensor_of_mixer) {
+  for (const char* name : {"up_proj.weight", "down_proj.weight"}) {
+    if (tensor_of_mixer == name) {
+      return {".mlp.", ".ffn_norm."};
+    }
+  }
+  for (const char* name : {"q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight"}) {
+    if (tensor_of_mixer == name) {
+      return {".self_attn.", ".attention_norm."};
+    }
+  }
+  return {".mamba.", ".attention_norm."};
+}
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> nemotron_h_module_names(const std::vector<std::string>& stored) {
+  std::map<std::string, Members> of_layer;
+  for (const std::string& name : stored) {
+    const std::string layer = layer_of(name);
+    if (!layer.empty() && name.substr(layer.size()).starts_with(kMixer)) {
+      of_layer[layer] = members_with(name.substr(layer.size() + kMixer.size()));
+    }
+  }
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const std::string& name : stored) {
+    const std::string layer = layer_of(name);
+    std::string own = name.substr(layer.size());
+    if (const auto found = of_layer.find(layer); found != of_layer.end()) {
+      if (!replace_prefix(own, kMixer, found->second.mixer)) {
+        replace_prefix(own, kNorm, found->second.norm);
+      }
+    }
+    own = layer + own;
+    replace_prefix(own, kBackbonePrefix, "model.");
+    if (!replace_prefix(own, "model.embeddings.", "model.embed_tokens.")) {
+      replace_prefix(own, "model.norm_f.", "model.norm.");
+    }
+    if (const size_t conv = own.find(kConv); conv != std::string::npos) {
+      const size_t ending = conv + kConv.size();
+      own.replace(ending, std::string::npos, own.substr(ending) == "weight" ? "x" : "x_bias");
+    }
+    names.emplace_back(own, name);
+  }
+  return names;
 }
 
 }  // namespace lehr::model

@@ -1,10 +1,17 @@
 // The names and the order of rows of Nemotron-H's published tensors.
 #pragma once
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "lehr/model/mamba2_config.h"
 #include "lehr/state/state_map.h"
 
 namespace lehr::model {
+
+/// The beginning of the names of the backbone's stored tensors; transformers renames it to "model." on loading.
+inline constexpr const char* kBackbonePrefix = "backbone.";
 
 /// Returns `map`, whose inputs have the names of the model's modules, with the published names:
 ///
@@ -12,11 +19,16 @@ namespace lehr::model {
 /// | --- | --- |
 /// | backbone.embeddings.weight | model.embed_tokens |
 /// | backbone.norm_f.weight | model.norm.weight |
-/// | backbone.layers.* | model.layers.* |
-/// | ...mixer.conv1d.{weight,bias} | ...mixer.conv1d.{x,b,c} and ...{x,b,c}_bias, split by rows |
-/// | ...mixer.in_proj.weight: rows of z, x, B, C, dt | ...mixer.in_proj.weight: the same rows, group by group |
+/// | backbone.layers.*.mixer.* | model.layers.*.{mamba,self_attn,mlp}.* |
+/// | backbone.layers.*.norm.weight | model.layers.*.{attention_norm,ffn_norm}.weight |
+/// | ...mixer.conv1d.{weight,bias} | ...mamba.conv1d.{x,b,c} and ...{x,b,c}_bias, split by rows |
+/// | ...mixer.in_proj.weight: rows of z, x, B, C, dt | ...mamba.in_proj.weight: the same rows, group by group |
 ///
 /// Tensors of a bare backbone have no prefix.
 state::StateMap with_nemotron_h_names(const state::StateMap& map, const Mamba2Config& sizes);
+
+/// Returns the parameter that each stored tensor holds (of a convolution, the first one), and the tensor. The mixer of a
+/// layer follows from the names of its tensors.
+std::vector<std::pair<std::string, std::string>> nemotron_h_module_names(const std::vector<std::string>& stored);
 
 }  // namespace lehr::model
