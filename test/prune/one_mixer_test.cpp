@@ -107,12 +107,11 @@ TEST_F(OneMixer, ScoresEqualTheFormulas) {
   scorer.forward({.input_ids = ids}, at::ones({2, 20}, at::kBool));
   const auto scores = scorer.scores();
 
-  auto& backbone = *dynamic_cast<model::NemotronHForCausalLMImpl&>(*model).model;
   const auto weights = testing::weights_of(*model);
   at::Tensor x = weights.at("model.embed_tokens.token_embedding.default.weight").index_select(0, ids.view(-1));
   x = x.view({2, 20, 24});
   int64_t found = 0;
-  for (const auto& entry : backbone.named_modules("", /*include_self=*/false)) {
+  for (const auto& entry : model->named_modules("", /*include_self=*/false)) {
     auto* one = dynamic_cast<model::NemotronHLayerImpl*>(entry.value().get());
     if (one == nullptr) {
       continue;
