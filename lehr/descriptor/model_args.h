@@ -148,8 +148,8 @@ class ModelArgs {
   /// Returns the map from a checkpoint's tensors, under Hugging Face's names, to the parameters of the whole model, in
   /// the model's order; its inverse is the export. Families without experts ignore the layout.
   virtual state::StateMap state_map(ExpertLayout layout) const = 0;
-  /// The beginning of the names of the backbone's tensors in a checkpoint of a model with a head. transformers' modules,
-  /// after which PEFT names adapters, have "model." in any case.
+  /// The beginning of the names of the backbone's tensors in a checkpoint of a model with a head. transformers'
+  /// modules, after which PEFT names adapters, have "model." in any case.
   virtual std::string backbone_prefix() const { return "model."; }
   /// Returns the map from a checkpoint's tensors to those of state_map, of which some are copies: a checkpoint is
   /// written with them, and read without. Empty (the default) if there are none.

@@ -7,6 +7,7 @@
 #include "lehr/base/error.h"
 #include "lehr/config/json.h"
 #include "lehr/descriptor/block_table.h"
+#include "lehr/descriptor/model_descriptor.h"
 #include "lehr/model/nemotron_h/family.h"
 #include "test/model/state_layers.h"
 
@@ -128,8 +129,51 @@ TEST(NemotronH, RefusesWhatIsNotComputed) {
           {{"num_hidden_layers", "1"},
            {"hybrid_override_pattern", "\"M\""},
            {"block_configs", R"([{"attention": {"no_op": true}, "ffn": {"intermediate_size": 8}}])"}}),
-      HasSubstr("block_configs: models of type nemotron_h do not support layers that differ"));
-  EXPECT_EQ(nemotron_h_family().descriptor, nullptr) << "scores, pruning and search are refused";
+      HasSubstr("block_configs[0].ffn: the layer has one sub-block, attention or Mamba-2"));
+}
+
+// Stored names do not say which sub-block a norm belongs to.
+TEST(NemotronH, GroupsItsWeightsBySubblock) {
+  const descriptor::ModelFamily family = nemotron_h_family();
+  const auto args = family.from_flavor("debugmodel");  // M*-M-M*-
+  const auto names = args->state_map(descriptor::ExpertLayout::per_expert).input_names();
+  const descriptor::WeightGroups groups = family.descriptor->get_weight_groups(names, 8);
+  const auto of_layer = [](int64_t layer, const std::vector<std::string>& endings) {
+    std::vector<std::string> full;
+    for (const std::string& ending : endings) {
+      full.push_back("backbone.layers." + std::to_string(layer) + "." + ending);
+    }
+    return full;
+  };
+  using ::testing::UnorderedElementsAreArray;
+  EXPECT_THAT(
+      groups.at("block_0_attention"),
+      UnorderedElementsAreArray(of_layer(
+          0,
+          {"norm.weight",
+           "mixer.in_proj.weight",
+           "mixer.conv1d.weight",
+           "mixer.conv1d.bias",
+           "mixer.dt_bias",
+           "mixer.A_log",
+           "mixer.D",
+           "mixer.norm.weight",
+           "mixer.out_proj.weight"})));
+  EXPECT_THAT(
+      groups.at("block_1_attention"),
+      UnorderedElementsAreArray(of_layer(
+          1,
+          {"norm.weight",
+           "mixer.q_proj.weight",
+           "mixer.k_proj.weight",
+           "mixer.v_proj.weight",
+           "mixer.o_proj.weight"})));
+  EXPECT_THAT(
+      groups.at("block_2_ffn"),
+      UnorderedElementsAreArray(of_layer(2, {"norm.weight", "mixer.up_proj.weight", "mixer.down_proj.weight"})));
+  EXPECT_THAT(groups.at("embeddings"), ::testing::ElementsAre("backbone.embeddings.weight"));
+  EXPECT_THAT(groups.at("lm_head"), UnorderedElementsAreArray({"backbone.norm_f.weight", "lm_head.weight"}));
+  EXPECT_EQ(groups.size(), 2U + 8U);
 }
 
 // transformers 5 writes a list of the mixers, and not their number.

@@ -27,8 +27,8 @@ inline constexpr const char* kBackbonePrefix = "backbone.";
 /// Tensors of a bare backbone have no prefix.
 state::StateMap with_nemotron_h_names(const state::StateMap& map, const Mamba2Config& sizes);
 
-/// Returns the parameter that each stored tensor holds (of a convolution, the first one), and the tensor. The mixer of a
-/// layer follows from the names of its tensors.
+/// Returns the parameter that each stored tensor holds (of a convolution, the first one), and the tensor. The mixer of
+/// a layer follows from the names of its tensors.
 std::vector<std::pair<std::string, std::string>> nemotron_h_module_names(const std::vector<std::string>& stored);
 
 }  // namespace lehr::model
