@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Writes the tables of docs/kernels.md: the resources of each CUDA kernel, and the bytes that it moves.
 
-usage: script/kernel_table.py [--check] [--nvcc NVCC] [--arch sm_90a ...]
+usage: script/kernel_table.py [--check] [--brief] [--nvcc NVCC] [--arch sm_90a ...]
 
 Compiles lehr/ops/*/kernel.cu to machine code for each architecture. ptxas reports registers, spills and shared memory,
 instructions are counted in the machine code (16 bytes each), occupancy follows from the limits of the architecture, and
 bytes are computed from the list BODIES below. With --check nothing is written, and the exit code is 1 if a kernel
 spills, moves more than 1.1 times the bytes that it must, or differs from the page. With another version of nvcc than
-the page's only spills and bytes are checked, because registers differ between compilers. Exit code 77: there is no
-nvcc.
+the page's only spills and bytes are checked, because registers differ between compilers. --brief leaves out all
+architectures but sm_90a, unless LEHR_ALL_MESHES is set, as `make test` does. Exit code 77: there is no nvcc.
 """
 import argparse
 import concurrent.futures
@@ -257,6 +257,19 @@ def make_table(nvcc, arches):
     return lines, problems
 
 
+def tables_of(lines, names):
+    """Returns the lines of a page without the tables of other architectures."""
+    kept, taken = [], True
+    for line in lines:
+        if line.startswith("**"):
+            taken = re.match(r"\*\*(\w+)\*\*", line)[1] in names
+        elif line == "| kernel | bytes |":
+            taken = True
+        if taken:
+            kept.append(line)
+    return kept
+
+
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--check", action="store_true")
@@ -264,7 +277,10 @@ def main():
                         default=shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc")
     parser.add_argument("--left-out", help="a file that is there if the build left the kernels out, with the reason")
     parser.add_argument("--arch", nargs="*", default=[arch.name for arch in ARCHES])
+    parser.add_argument("--brief", action="store_true")
     args = parser.parse_args()
+    if args.brief and not os.environ.get("LEHR_ALL_MESHES"):
+        args.arch = ["sm_90a"]
     if args.left_out and os.path.exists(args.left_out):
         print("skipped: there is no nvcc that compiles the kernels:", open(args.left_out).read())
         return 77
@@ -276,10 +292,10 @@ def main():
         before, rest = file.read().split(BEGIN + "\n")
     old, after = rest.split(END)
     if args.check:
-        was, now = old.strip("\n").splitlines(), lines
+        was, now = tables_of(old.strip("\n").splitlines(), args.arch), lines
         if was[0] != now[0]:
             print(f"kernel_table.py: the page has '{was[0]}', this is '{now[0]}'; only spills and bytes are checked")
-        elif set(args.arch) == {arch.name for arch in ARCHES}:
+        else:
             problems += [f"docs/kernels.md differs: '{line}' is new; run script/kernel_table.py"
                          for line in now if line not in was]
             problems += [f"docs/kernels.md differs: '{line}' is gone; run script/kernel_table.py"
@@ -290,8 +306,7 @@ def main():
     for problem in problems:
         print(f"kernel_table.py: {problem}", file=sys.stderr)
     if args.check and not problems:
-        whole = was[0] == now[0] and set(args.arch) == {arch.name for arch in ARCHES}
-        print("docs/kernels.md agrees" if whole else "no kernel spills, or moves more bytes than docs/kernels.md allows")
+        print("docs/kernels.md agrees" if was[0] == now[0] else "no kernel spills, or moves more bytes than docs/kernels.md allows")
     return 1 if problems else 0
 
 

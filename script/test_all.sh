@@ -88,14 +88,17 @@ sanitized() {
     if grep -qxE "$suite(_1)?" "build/$preset/gtest_entries.txt"; then
       targets+=("${suite}_test")
     elif ctest --preset "$preset" -N -R "^$suite\$" | grep -q 'Total Tests: 1'; then
-      targets+=(lehr mesh_ranks)
+      targets+=(lehr mesh_ranks forked_commands)
     else
       echo "FAILED: ctest knows no suite $suite"
       return 1
     fi
   done
   cmake --build "build/$preset" -j "$(nproc)" --target "${targets[@]}" || return
-  LEHR_TEST_SEED=$seed script/run_tests.sh "$preset" "build/$preset" -R "^($suites)(_[0-9]+)?\$"
+  # Programs in full, which no other check does.
+  local all=()
+  [[ $suites != *kill_and_resume* ]] || all=(LEHR_ALL_MESHES=1)
+  env "${all[@]}" LEHR_TEST_SEED="$seed" script/run_tests.sh "$preset" "build/$preset" -R "^($suites)(_[0-9]+)?\$"
 }
 
 meshes() {

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Kills training at random moments and resumes it, many times: the result must equal an uninterrupted run bit for bit.
-# First with a whole model, then with adapters. Usage: kill_and_resume.sh LEHR [KILLS]
+# First with a whole model, then with adapters. Usage: kill_and_resume.sh LEHR [KILLS], by default 10 kills, or 20 with
+# LEHR_ALL_MESHES=1.
 set -euo pipefail
 lehr=$1
-kills=${2:-${LEHR_KILLS:-20}}
+kills=${2:-${LEHR_KILLS:-$([ -n "${LEHR_ALL_MESHES:-}" ] && echo 20 || echo 10)}}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 RANDOM=20261121

@@ -8,7 +8,7 @@ from pathlib import Path
 
 lehr = os.path.abspath(sys.argv[1])
 work = Path(tempfile.mkdtemp(prefix="lehr-search-"))
-KILLS = int(os.environ.get("LEHR_KILLS", "6"))
+KILLS = int(os.environ.get("LEHR_KILLS", "6" if "LEHR_ALL_MESHES" in os.environ else "3"))
 TEACHER = ["--model.args.hidden_size=32", "--model.args.intermediate_size=64", "--model.args.num_hidden_layers=3",
            "--model.args.num_attention_heads=4", "--model.args.num_key_value_heads=2", "--model.args.head_dim=16",
            "--training.seq_len=64", "--training.steps=60", "--lr_scheduler.warmup_steps=5", "--validation.freq=60",

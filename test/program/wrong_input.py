@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Tests invalid input, one case per line: the program must exit with 2 and report the problem, its place and the remedy.
 
-Usage: wrong_input.py LEHR      (standard library only)
+Usage: wrong_input.py LEHR FORKED_COMMANDS      (standard library only)
+A case runs in a process forked from forked_commands, which has loaded the libraries; LEHR makes what the cases need.
 """
 import json, os, re, shutil, struct, subprocess, sys, tempfile
 from pathlib import Path
 
-lehr = os.path.abspath(sys.argv[1])
+lehr, forked = map(os.path.abspath, sys.argv[1:3])
 work = Path(tempfile.mkdtemp(prefix="lehr-wrong-input-"))
 
 RUN = """
@@ -56,18 +57,27 @@ def good_model():
 
 
 failures, cases = [], 0
+# A command may map a terabyte, which limits nothing, and take a minute.
+runner = subprocess.Popen([forked, "1000000", "60"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def wrong(name, arguments, *expected):
+def run_forked(*arguments):
+    """Returns the exit code and the errors."""
+    runner.stdin.write("\t".join(map(str, arguments)) + "\n")
+    runner.stdin.flush()
+    result = json.loads(runner.stdout.readline())
+    return result["code"], result["errors"]
+
+
+def wrong(name, arguments, *expected, of=run_forked):
     """`expected`: patterns that the message must contain."""
     global cases
     cases += 1
-    done = run(*arguments)
-    message = done.stderr
+    code, message = of(*arguments)
     missing = [p for p in expected if not re.search(p, message)]
-    if done.returncode != 2 or missing:
+    if code != 2 or missing:
         failures.append(name)
-        print(f"FAILS {name}: exit code {done.returncode}, not found: {missing}\n      {message.strip()[-600:]}")
+        print(f"FAILS {name}: exit code {code}, not found: {missing}\n      {message.strip()[-600:]}")
     elif os.environ.get("LEHR_SHOW"):
         print(f"{name}:\n      {message.strip()}")
 
@@ -153,9 +163,16 @@ config("an option that mode auto would ignore", "[training]", '[activation_check
        "selective_ac_option", '"auto"', '"selective"')
 config("parallelism on one device", "[training]", "[parallelism]\ndata_parallel_shard_degree = 2\n[training]",
        "parallelism")
-os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":0:0"
-wrong("workspace of cuBLAS", ["train", work / "run.toml", "--debug.deterministic=true"], "CUBLAS_WORKSPACE_CONFIG is ':0:0'", ":4096:8")
-del os.environ["CUBLAS_WORKSPACE_CONFIG"]
+
+
+def run_with_workspace(*arguments):
+    done = subprocess.run([lehr, *map(str, arguments)], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":0:0"})
+    return done.returncode, done.stderr
+
+
+wrong("workspace of cuBLAS", ["train", work / "run.toml", "--debug.deterministic=true"], "CUBLAS_WORKSPACE_CONFIG is ':0:0'",
+      ":4096:8", of=run_with_workspace)
 wrong("missing config file", ["train", "no/such.toml"], r"no/such\.toml")
 wrong("unknown key on the command line", ["train", work / "run.toml", "--training.step=3"], "training.step", "steps")
 wrong("wrong type on the command line", ["train", work / "run.toml", "--training.steps=many"], "training.steps", "many")
@@ -317,6 +334,8 @@ wrong("nothing to tokenize", ["tokenize", "--tokenizer", "byte", work / "no.txt"
 wrong("tokenizer that is not one", ["tokenize", "--tokenizer", model / "config.json", text, "--output",
       work / "o.tokens"], r"config\.json")
 
+runner.stdin.close()
+runner.wait()
 shutil.rmtree(work)
 print(f"{cases - len(failures)} of {cases} wrong inputs are refused with exit code 2 and a message that says where")
 sys.exit(1 if failures else 0)
