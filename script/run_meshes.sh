@@ -4,10 +4,16 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 export LEHR_ALL_MESHES=1
-make --no-print-directory configure && cmake --build "$1" --target train_mesh_test train_pipeline_test train_test plan_test || exit
-suites='*EveryMesh*:*EverySchedule*:*HeterogeneousMeshes*:*UnequalMoELayers*:*AFlippedBitIsNamed*:*IsNotReportedWithoutAFault*:*FindsTheFastestPlanThatFits*'
+make --no-print-directory configure && cmake --build "$1" --target train_mesh_test train_pipeline_test train_test plan_test \
+  search_test || exit
+# Every test that does less without LEHR_ALL_MESHES.
+suites='*EveryMesh*:*EverySchedule*:*HeterogeneousMeshes*:*UnequalMoELayers*:*AFlippedBitIsNamed*:*IsNotReportedWithoutAFault*'
+suites+=':*EveryKindOfRun*:Float8.*:GatheredAgain*:GatedDeltaNet*:KeyValueHeads*:*AnyMeshToAnyMesh*:*OnMeshes.*:KeptWhole*'
+suites+=':*PipelineOfFamilies*:PartialTrainingOnStages*:Distillation.OnRanks*:Distillation.InPipelineStagesEquals*:*Recipes*'
+suites+=':*FindsTheFastestPlanThatFits*:PeakMemory.EqualsThatOfRuns:*SearchScores*:*LocalDistillation*:*PuzzletronFiles*'
+suites+=':Searches.FindChildrenOf*:Searches.ScoreInTheMemory*:Solver.EqualsBruteForce*'
 passed=0 failed=0
-for binary in train_mesh_test train_pipeline_test train_test plan_test; do
+for binary in train_mesh_test train_pipeline_test train_test plan_test search_test; do
   log=$1/results/all_meshes_$binary.log
   mkdir -p "$1/results"
   timeout --kill-after=30 1200 "$1/bin/$binary" --gtest_filter="$suites" --gtest_brief=1 2>&1 | tee "$log"

@@ -9,6 +9,7 @@
 #include "lehr/plan/forecast.h"
 #include "lehr/plan/make_plan.h"
 #include "lehr/plan/report.h"
+#include "test/all_meshes.h"
 #include "test/plan/support.h"
 
 namespace lehr::plan {
@@ -63,24 +64,13 @@ Overrides selective(const char* option) {
 
 const std::vector<Case> kCases{
     {"dense", "qwen3", {}},
-    {"dense, computed again", "qwen3", {{"activation_checkpoint.mode", "full"}}},
     {"dense, every second layer computed again", "qwen3", selective("\"2\"")},
-    {"dense, products of every second layer computed again", "qwen3", selective("\"op 2\"")},
-    {"dense, all kept", "qwen3", {{"activation_checkpoint.mode", "none"}}},
-    {"dense, products computed again", "qwen3", selective("\"op\"")},
     {"experts, products computed again", "qwen3_moe", selective("\"op\"")},
-    {"experts, all kept", "qwen3_moe", {{"activation_checkpoint.mode", "none"}}},
     {"dense, mixed", "qwen3", {{"training.mixed_precision_param", "bfloat16"}}},
-    {"dense, mixed, on two threads", "qwen3", {{"training.mixed_precision_param", "bfloat16"}}, 1, 2},
-    {"dense, mixed, computed again",
-     "qwen3",
-     {{"training.mixed_precision_param", "bfloat16"}, {"activation_checkpoint.mode", "full"}}},
-    {"experts, mixed", "qwen3_moe", {{"training.mixed_precision_param", "bfloat16"}}},
     {"sharded, mixed",
      "qwen3",
      {{"training.mixed_precision_param", "bfloat16"}, {"parallelism.data_parallel_shard_degree", "2"}},
      2},
-    {"float8", "qwen3", {{"float8.enable", "true"}}},
     {"float8, mixed, computed again",
      "qwen3",
      {{"float8.enable", "true"},
@@ -88,7 +78,6 @@ const std::vector<Case> kCases{
       {"activation_checkpoint.mode", "full"}}},
     {"experts in float8", "qwen3_moe", {{"float8.enable", "true"}, {"float8.moe_fqns", "['.*experts.*']"}}},
     {"dense, long rows", "qwen3", {{"training.seq_len", "1024"}}},
-    {"dense, four rows, accumulated", "qwen3", {{"training.local_batch_size", "2"}}},
     {"llama", "llama3", {{"model.args.vocab_size", "4096"}}},
     {"norms after the sub-blocks, windows", "gemma3", {{"model.args.vocab_size", "4096"}}},
     {"experts", "qwen3_moe", {}},
@@ -99,18 +88,33 @@ const std::vector<Case> kCases{
     {"Mamba-2, attention, squared ReLU", "nemotron_h", {}},
     {"Mamba-2 over chunks", "nemotron_h", {{"parallelism.context_parallel_degree", "2"}}, 2},
     {"sinks, experts with biases", "gpt_oss", {}},
-    {"sharded", "qwen3", {{"parallelism.data_parallel_shard_degree", "2"}}, 2},
     {"sharded, gradients summed once a step",
      "qwen3",
      {{"parallelism.data_parallel_shard_degree", "2"},
       {"parallelism.fsdp_reduce_each_microbatch", "false"},
       {"activation_checkpoint.mode", "full"}},
      2},
-    {"stages", "qwen3", {{"parallelism.pipeline_parallel_degree", "2"}}, 2},
     {"stages without bubbles",
      "qwen3",
      {{"parallelism.pipeline_parallel_degree", "2"}, {"parallelism.pipeline_parallel_schedule", "ZBVZeroBubble"}},
      2}};
+
+// With LEHR_ALL_MESHES=1 also these, each of which differs little from one above.
+const std::vector<Case> kMoreCases{
+    {"dense, computed again", "qwen3", {{"activation_checkpoint.mode", "full"}}},
+    {"dense, products of every second layer computed again", "qwen3", selective("\"op 2\"")},
+    {"dense, all kept", "qwen3", {{"activation_checkpoint.mode", "none"}}},
+    {"dense, products computed again", "qwen3", selective("\"op\"")},
+    {"experts, all kept", "qwen3_moe", {{"activation_checkpoint.mode", "none"}}},
+    {"dense, mixed, on two threads", "qwen3", {{"training.mixed_precision_param", "bfloat16"}}, 1, 2},
+    {"dense, mixed, computed again",
+     "qwen3",
+     {{"training.mixed_precision_param", "bfloat16"}, {"activation_checkpoint.mode", "full"}}},
+    {"experts, mixed", "qwen3_moe", {{"training.mixed_precision_param", "bfloat16"}}},
+    {"float8", "qwen3", {{"float8.enable", "true"}}},
+    {"dense, four rows, accumulated", "qwen3", {{"training.local_batch_size", "2"}}},
+    {"sharded", "qwen3", {{"parallelism.data_parallel_shard_degree", "2"}}, 2},
+    {"stages", "qwen3", {{"parallelism.pipeline_parallel_degree", "2"}}, 2}};
 
 struct Peaks {
   double planned = 0;
@@ -139,7 +143,11 @@ Peaks peaks_of(const Case& one) {
 
 TEST(PeakMemory, EqualsThatOfRuns) {
   const int threads = at::get_num_threads();
-  for (const Case& one : kCases) {
+  std::vector<Case> cases = kCases;
+  if (test::all_meshes()) {
+    cases.insert(cases.end(), kMoreCases.begin(), kMoreCases.end());
+  }
+  for (const Case& one : cases) {
     SCOPED_TRACE(one.name);
     at::set_num_threads(one.threads);
     const Peaks peaks = peaks_of(one);

@@ -4,6 +4,7 @@
 #include "lehr/search/local_distillation.h"
 #include "lehr/search/model_space.h"
 #include "lehr/search/scores.h"
+#include "test/all_meshes.h"
 #include "test/prune/support.h"
 
 namespace lehr::search::testing {

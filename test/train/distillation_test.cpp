@@ -17,6 +17,7 @@ namespace {
 
 using model::test::LayerShape;
 using testing::error_of;
+using testing::every_nth;
 using testing::Folder;
 using ::testing::HasSubstr;
 using testing::Mesh;
@@ -227,7 +228,7 @@ void expect_equal_runs(const TrainConfig& wanted, const TrainConfig& found) {
   for (const char* key : kCurves) {
     const auto a = curve(wanted, key), b = curve(found, key);
     const bool compared = std::string(key) != "cosine" || wanted.distillation.cosine_weight > 0;
-    ASSERT_EQ(a.size(), compared ? 10U : 0U) << key;
+    ASSERT_EQ(a.size(), compared ? static_cast<size_t>(wanted.training.steps) : 0U) << key;
     ASSERT_EQ(b.size(), a.size()) << key;
     for (size_t i = 0; i < a.size(); ++i) {
       EXPECT_NEAR(a[i], b[i], testing::kTolerance * std::abs(a[i])) << key << " " << i;
@@ -235,69 +236,84 @@ void expect_equal_runs(const TrainConfig& wanted, const TrainConfig& found) {
   }
 }
 
+// Of the runs on many meshes.
+const Overrides kFewSteps{
+    {"training.steps", std::to_string(testing::kSteps)}, {"checkpoint.interval", std::to_string(testing::kSteps)}};
+
+// Every second mesh unless LEHR_ALL_MESHES=1.
 TEST(Distillation, OnRanksEqualsOneDevice) {
   const Folder one;
-  const auto alone = distilled_run(one.path());
+  const auto alone = distilled_run(one.path(), kFewSteps);
   train(alone);
-  for (const Mesh& mesh :
-       {Mesh{.dp_shard = 2},
-        Mesh{.dp_replicate = 2},
-        Mesh{.dp_replicate = 2, .dp_shard = 2},
-        Mesh{.cp = 2},
-        Mesh{.dp_shard = 2, .cp = 2},
-        Mesh{.dp_replicate = 2, .cp = 2},
-        Mesh{.tp = 2},
-        Mesh{.dp_shard = 2, .cp = 2, .tp = 2}}) {
+  const std::vector<Mesh> meshes{
+      {.dp_shard = 2},
+      {.dp_replicate = 2},
+      {.dp_replicate = 2, .dp_shard = 2},
+      {.cp = 2},
+      {.dp_shard = 2, .cp = 2},
+      {.dp_replicate = 2, .cp = 2},
+      {.tp = 2},
+      {.dp_shard = 2, .cp = 2, .tp = 2}};
+  for (const Mesh& mesh : every_nth(2, meshes, 1)) {
     SCOPED_TRACE(mesh.name());
     const Folder folder;
-    const auto config = distilled_run(folder.path());
+    const auto config = distilled_run(folder.path(), kFewSteps);
     testing::train_on(mesh, config);
     expect_equal_runs(alone, config);
   }
 }
 
-Overrides stages_of(const Mesh& mesh, const testing::Schedule& schedule) {
-  Overrides overrides = testing::of(schedule);
-  overrides.emplace_back("training.global_batch_size", std::to_string(4 * mesh.dp_replicate * mesh.dp_shard));
-  return overrides;
-}
-
-// The model has as many layers as stages; each compares its layers with the teacher's there.
+// The model has as many layers as stages; each compares its layers with the teacher's there. Every second case unless
+// LEHR_ALL_MESHES=1.
 TEST(Distillation, InPipelineStagesEqualsOneDevice) {
   const std::vector<LayerShape> student{{4, 16}, {0, 32}, {2, 32}, {4, 16}};
   const std::vector<LayerShape> teacher{{4, 32}, {4, 32}, {4, 32}, {2, 32}};
-  const auto run_in = [&](const Folder& folder, const Overrides& more) {
-    const auto config = distilled_run(folder.path(), more, student);
+  const auto run_in = [&](const Folder& folder, int64_t sequences, const Overrides& more) {
+    Overrides overrides = kFewSteps;
+    overrides.emplace_back("training.global_batch_size", std::to_string(sequences));
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const auto config = distilled_run(folder.path(), overrides, student);
     write_teacher(folder.path() / "teacher", 257, teacher);
     return config;
   };
+  struct Alone {
+    Folder folder;
+    TrainConfig config;
+  };
+  std::map<int64_t, std::unique_ptr<Alone>> all_alone;  // by sequences per step
   struct Case {
     Mesh mesh;
     testing::Schedule schedule;
     Overrides more = {};
   };
   const Overrides unequal_stages{{"parallelism.pipeline_parallel_first_stage_less_layers", "2"}};
-  for (const auto& [mesh, schedule, more] : std::vector<Case>{
-           {{.pp = 2}, {"1F1B", 1}},
-           {{.pp = 2}, {"GPipe", 1}, unequal_stages},
-           {{.pp = 2}, {"ZBVZeroBubble", 2}},
-           {{.pp = 2}, {"Interleaved1F1B", 2}},
-           {{.dp_shard = 2, .pp = 2}, {"GPipe", 1}},
-           {{.dp_shard = 2, .pp = 2}, {"ZBH1", 1}, {{"parallelism.fsdp_reshard_after_forward", "never"}}},
-           {{.tp = 2, .pp = 2}, {"1F1B", 1}, {{"training.local_batch_size", "2"}}},
-           {{.tp = 2, .pp = 2}, {"DualPipeV", 2}},
-           {{.cp = 2, .pp = 2}, {"InterleavedZeroBubble", 2}},
-           {{.dp_replicate = 2, .pp = 4}, {"ZBH2", 1}},
-           {{.dp_shard = 2, .tp = 2, .pp = 2}, {"GPipe", 1}}}) {
+  const std::vector<Case> cases{
+      {{.pp = 2}, {"1F1B", 1}},
+      {{.pp = 2}, {"GPipe", 1}, unequal_stages},
+      {{.pp = 2}, {"ZBVZeroBubble", 2}},
+      {{.pp = 2}, {"Interleaved1F1B", 2}},
+      {{.dp_shard = 2, .pp = 2}, {"GPipe", 1}},
+      {{.dp_shard = 2, .pp = 2}, {"ZBH1", 1}, {{"parallelism.fsdp_reshard_after_forward", "never"}}},
+      {{.tp = 2, .pp = 2}, {"1F1B", 1}, {{"training.local_batch_size", "2"}}},
+      {{.tp = 2, .pp = 2}, {"DualPipeV", 2}},
+      {{.dp_replicate = 2, .pp = 4}, {"ZBH2", 1}},
+      {{.cp = 2, .pp = 2}, {"InterleavedZeroBubble", 2}},
+      {{.dp_shard = 2, .tp = 2, .pp = 2}, {"GPipe", 1}}};
+  for (const auto& [mesh, schedule, more] : every_nth(2, cases, 1)) {
     SCOPED_TRACE(mesh.name() + " " + schedule.name);
-    Overrides overrides = stages_of(mesh, schedule);
+    const int64_t sequences = 4 * mesh.dp_replicate * mesh.dp_shard;
+    auto& alone = all_alone[sequences];
+    if (!alone) {
+      alone = std::make_unique<Alone>();
+      alone->config = run_in(alone->folder, sequences, {});
+      train(alone->config);
+    }
+    Overrides overrides = testing::of(schedule);
     overrides.insert(overrides.end(), more.begin(), more.end());
-    const Folder one, folder;
-    const auto alone = run_in(one, {overrides.at(2)});
-    train(alone);
-    const auto config = run_in(folder, overrides);
+    const Folder folder;
+    const auto config = run_in(folder, sequences, overrides);
     testing::train_on(mesh, config);
-    expect_equal_runs(alone, config);
+    expect_equal_runs(alone->config, config);
   }
 }
 
@@ -365,7 +381,9 @@ TEST(Distillation, OfExpertsOnRanksEqualsOneDevice) {
     return config;
   };
   // Router losses depend on the tokens of a forward pass, which on ranks are others.
-  const Overrides losses{{"training.router_aux_loss_coef", "0"}, {"training.router_z_loss_coef", "0"}};
+  Overrides losses = kFewSteps;
+  losses.emplace_back("training.router_aux_loss_coef", "0");
+  losses.emplace_back("training.router_z_loss_coef", "0");
   const Folder one;
   const auto alone = run_in(one, losses);
   train(alone);

@@ -13,10 +13,10 @@ namespace {
 using testing::Comparison;
 using testing::Draw;
 
-// LEHR_DRAWS, or 24; 0 where it asks for pairs (pairs_test.cpp).
+// LEHR_DRAWS, or 12; 0 where it asks for pairs (pairs_test.cpp).
 int64_t number_of_draws() {
   const char* const text = std::getenv("LEHR_DRAWS");
-  return text == nullptr ? 24 : std::string_view(text).starts_with("pairs") ? 0 : std::stoll(text);
+  return text == nullptr ? 12 : std::string_view(text).starts_with("pairs") ? 0 : std::stoll(text);
 }
 
 class RandomDraws : public ::testing::TestWithParam<int64_t> {

@@ -170,7 +170,7 @@ TEST(DeferredReadBack, AStepReadsNothingFromTheDevice) {
     for (const Overrides& some : overrides) {
       all.insert(all.end(), some.begin(), some.end());
     }
-    all.insert(all.end(), {{"validation.enable", "false"}, {"checkpoint.interval", "12"}});
+    all.insert(all.end(), {{"validation.enable", "false"}, {"training.steps", "5"}, {"checkpoint.interval", "5"}});
     Logger log("", true);
     const auto list = testing::specs();
     Trainer trainer(tiny_run(folder.path(), all), {.specs = list, .log = log, .deferred_results = true});
@@ -178,14 +178,14 @@ TEST(DeferredReadBack, AStepReadsNothingFromTheDevice) {
     trainer.events().subscribe(Event::step_begin, [&](const EventContext& context) {
       if (context.step == 3) {
         watch.emplace();
-      } else if (context.step == 8) {
+      } else if (context.step == 5) {
         watch.reset();
       }
     });
     trainer.run();
     // One read per step counts the labels of the batch, which is still on the host.
     EXPECT_THAT(ops::test::WatchReads::reads(), ::testing::Each("aten::_local_scalar_dense"));
-    EXPECT_EQ(ops::test::WatchReads::reads().size(), 5U);
+    EXPECT_EQ(ops::test::WatchReads::reads().size(), 2U);
   }
 }
 
@@ -263,13 +263,14 @@ TEST(DeferredReadBack, OnRanksEqualsImmediateReadBack) {
 // The reads that are left are of tensors on the host: the labels of the batch, and the length of the metrics' names
 // that the stages of a pipeline exchange.
 TEST(DeferredReadBack, AStepOfRanksReadsNothingFromTheDevice) {
-  constexpr size_t kSteps = 5;
+  constexpr size_t kSteps = 2;
   const std::vector<testing::Mesh> meshes{
       {.dp_replicate = 2}, {.dp_shard = 2, .tp = 2}, {.cp = 2}, {.dp_shard = 2, .pp = 2}};
   for (const testing::Mesh& mesh : meshes) {
     SCOPED_TRACE(mesh.name());
     const Folder folder;
-    const auto config = tiny_run(folder.path(), {{"validation.enable", "false"}, {"checkpoint.interval", "12"}});
+    const auto config = tiny_run(
+        folder.path(), {{"validation.enable", "false"}, {"training.steps", "5"}, {"checkpoint.interval", "5"}});
     std::vector<std::vector<std::string>> reads(static_cast<size_t>(mesh.world()));
     const auto problems = on_ranks(mesh, config, true, [&](Trainer& trainer) {
       const ops::cuda::TableScope gpu(ops::test::host_table(), at::kCPU);

@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 
-#include <cstdlib>
 #include <map>
 #include <string>
 #include <utility>
@@ -11,6 +10,7 @@
 
 #include "lehr/mesh/thread_transport.h"
 #include "lehr/metric/metrics_log.h"
+#include "test/all_meshes.h"
 #include "test/train/support.h"
 
 namespace lehr::train::testing {
@@ -53,10 +53,8 @@ inline std::vector<Mesh> every_mesh(bool experts) {
   return found;
 }
 
-/// Whether tests run all combinations, which takes minutes: LEHR_ALL_MESHES=1.
-inline bool all_meshes() {
-  return std::getenv("LEHR_ALL_MESHES") != nullptr;
-}
+using test::all_meshes;
+using test::every_nth;
 
 struct Schedule {
   std::string name;
