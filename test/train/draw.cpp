@@ -171,7 +171,7 @@ void draw_optimizer(Dice& dice, Draw& draw) {
     const bool attention_only = std::any_of(draw.run.begin(), draw.run.end(), [](const auto& entry) {
       return entry.first == "peft.target_pattern" || entry.second == "full_tune";
     });
-    const char* const pattern = attention_only ? "attn" : "mlp";
+    const char* const pattern = draw.family == "nemotron_h" ? "mamba" : attention_only ? "attn" : "mlp";
     set("param_groups", fmt::format(R"([{{pattern = "{}", lr_multiplier = 0.5, weight_decay = 0.01}}])", pattern));
   }
   draw.run.emplace_back("training.max_norm", dice.one_of<std::string>({"0", "0.5"}));
@@ -181,11 +181,12 @@ void draw_adapters(Dice& dice, Draw& draw, bool experts) {
   const auto set = [&](const char* key, const std::string& value) {
     draw.run.emplace_back(std::string("peft.") + key, value);
   };
+  const bool mamba = draw.family == "nemotron_h";
   draw.adapters = dice.chance(0.3);
   if (!draw.adapters) {
     if (dice.chance(0.1)) {
       set("method", "full_tune");
-      set("full_tune_pattern", R"('.*attn.*|.*\.norm')");
+      set("full_tune_pattern", mamba ? R"('.*(mamba|attn|mlp).*|.*norm')" : R"('.*attn.*|.*\.norm')");
     }
     return;
   }
@@ -193,6 +194,8 @@ void draw_adapters(Dice& dice, Draw& draw, bool experts) {
   const bool attention_only = draw.family == "gpt_oss" || dice.chance(0.3);  // gpt-oss: experts take no adapters
   if (attention_only) {
     set("target_pattern", R"('.*attn\..*_proj.*')");
+  } else if (mamba && !dice.allows(true)) {
+    set("target_pattern", R"('.*\.(q|k|v|o|out|up|down)_proj')");  // mostly without in_proj
   }
   set("r", "3");
   const bool drops = dice.allows(experts && !attention_only);

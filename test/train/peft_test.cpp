@@ -294,7 +294,7 @@ TEST(PeftRun, RefusesAdaptersThatCannotBeStoredBeforeItMakesItsFolder) {
   Overrides adapters = shape;
   adapters.emplace_back("checkpoint.initial_load_path", quoted(checkpoint(whole, 1)));
   adapters.emplace_back("peft.target_pattern", "'.*grouped_experts.*_proj'");
-  EXPECT_THAT([&] { train(lora_run(folder.path(), adapters)); }, fails_with(".weight: is loaded"));
+  EXPECT_THAT([&] { train(lora_run(folder.path(), adapters)); }, fails_with("grouped_experts"));
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "out"));
   adapters.emplace_back("checkpoint.enable", "false");
   EXPECT_NO_THROW(train(lora_run(without.path(), adapters))) << "nothing is stored";
