@@ -20,6 +20,16 @@ def value(text, key, default=None):
     return found[-1].strip() if found else default
 
 
+# Layers, and heads of queries and keys of 128 elements, which attention of whole rows keeps rotated.
+HEADS = {"0.6B": (28, 24), "1.7B": (28, 24), "4B": (36, 40), "8B": (36, 40), "30B-A3B": (8, 36)}
+
+
+def kept_by_attention(text, tokens):
+    published = "whole_rows.tokens" in text and "num_attention_heads" not in text
+    layers, heads = HEADS[value(text, "flavor")] if published else (0, 0)
+    return layers * tokens * heads * 128 * 2
+
+
 def train(arguments):
     text = Path(arguments[0]).read_text()
     options = dict(a[2:].split("=", 1) for a in arguments[1:] if "=" in a)
@@ -49,6 +59,7 @@ def train(arguments):
             line["mfu"] = share / 2 * (5 / 6 if "packed.tokens" in text else 1)
         if device == "cuda":
             line["device_peak_bytes"] = PEAK_BYTES * (1.1 if broken == "memory" else 1.01) + rows * length * 1e4
+            line["device_peak_bytes"] += kept_by_attention(text, rows * length)
         with log.open("a") as file:
             file.write(json.dumps(line) + "\n")
         if saves and step % interval == 0:

@@ -23,7 +23,7 @@ using testing::Pairs;
 using testing::Part;
 
 // Draws from which runs are chosen.
-constexpr int64_t kPool = 6000;
+constexpr int64_t kPool = 10000;
 // More runs mean that some pair is refused again and again for reasons of other features.
 constexpr size_t kMostRuns = 400;
 
