@@ -171,7 +171,7 @@ void draw_optimizer(Dice& dice, Draw& draw) {
     const bool attention_only = std::any_of(draw.run.begin(), draw.run.end(), [](const auto& entry) {
       return entry.first == "peft.target_pattern" || entry.second == "full_tune";
     });
-    const char* const pattern = draw.family == "nemotron_h" ? "mamba" : attention_only ? "attn" : "mlp";
+    const char* const pattern = attention_only ? "attn" : draw.family == "nemotron_h" ? "mamba" : "mlp";
     set("param_groups", fmt::format(R"([{{pattern = "{}", lr_multiplier = 0.5, weight_decay = 0.01}}])", pattern));
   }
   draw.run.emplace_back("training.max_norm", dice.one_of<std::string>({"0", "0.5"}));
