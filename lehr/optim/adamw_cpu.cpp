@@ -59,6 +59,14 @@ ops::AdamWConstants constants_of(const AdamWNumbers& n) {
       .eps = static_cast<float>(n.eps)};
 }
 
+void mark_written(const std::vector<AdamWTensors>& tensors) {
+  for (const AdamWTensors& t : tensors) {
+    for (const at::Tensor& written : {t.value, t.exp_avg, t.exp_avg_sq}) {
+      written.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+}
+
 bool supports_adamw_on_cpu(const at::Tensor& value) {
   return value.is_cpu() && !ops::cuda::on_gpu(value) &&
          (value.scalar_type() == at::kFloat || value.scalar_type() == at::kBFloat16);
@@ -71,11 +79,7 @@ void adamw_on_cpu_(const std::vector<AdamWTensors>& tensors, const AdamWNumbers&
   } else {
     step_on<Bf16>(tensors, numbers);
   }
-  for (const AdamWTensors& t : tensors) {
-    for (const at::Tensor& written : {t.value, t.exp_avg, t.exp_avg_sq}) {
-      written.unsafeGetTensorImpl()->bump_version();
-    }
-  }
+  mark_written(tensors);
 }
 
 }  // namespace lehr::optim

@@ -22,6 +22,9 @@ struct AdamWNumbers {
 /// Computed in float64, and then rounded, as in ATen's kernel.
 ops::AdamWConstants constants_of(const AdamWNumbers& numbers);
 
+/// Increments the version counters of what a step has written, as ATen's operators do.
+void mark_written(const std::vector<AdamWTensors>& tensors);
+
 /// Returns whether adamw_on_cpu_ supports this parameter: float32 or bfloat16 on the CPU.
 bool supports_adamw_on_cpu(const at::Tensor& value);
 

@@ -83,11 +83,7 @@ void adamw_on_gpu_(
     list.found_inf = pointer(found_inf);
     return launch_all(tensors, list, kernels);
   });
-  for (const AdamWTensors& t : tensors) {
-    for (const at::Tensor& written : {t.value, t.exp_avg, t.exp_avg_sq}) {
-      written.unsafeGetTensorImpl()->bump_version();
-    }
-  }
+  mark_written(tensors);
 }
 
 }  // namespace lehr::optim

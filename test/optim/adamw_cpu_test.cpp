@@ -9,22 +9,15 @@
 #include "lehr/meter/operator_profile.h"
 #include "lehr/optim/adamw.h"
 #include "test/ops/against_reference.h"
+#include "test/optim/adamw_tensors.h"
 
 namespace lehr::optim {
 namespace {
 using ops::Arch;
 using ops::ArchScope;
+using testing_support::random_tensors;
 
 const AdamWNumbers kNumbers{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
-
-AdamWTensors random_tensors(int64_t size, at::ScalarType type, double step = 3) {
-  return {
-      .value = at::randn({size}).to(type),
-      .grad = at::randn({size}).to(type),
-      .exp_avg = (at::randn({size}) * 0.1).to(type),
-      .exp_avg_sq = (at::rand({size}) * 0.01).to(type),
-      .step = step};
-}
 
 AdamWTensors copy_of(const AdamWTensors& t) {
   return {t.value.clone(), t.grad.clone(), t.exp_avg.clone(), t.exp_avg_sq.clone(), t.step};

@@ -3,9 +3,11 @@
 
 #include "lehr/optim/adamw.h"
 #include "test/ops/kernels_test.h"
+#include "test/optim/adamw_tensors.h"
 
 namespace lehr::optim {
 namespace {
+using testing_support::random_tensors;
 
 class AdamWCuda : public ops::test::KernelsTest {
  protected:
@@ -57,15 +59,6 @@ class AdamWCuda : public ops::test::KernelsTest {
     }
   }
 };
-
-AdamWTensors random_tensors(int64_t size, at::ScalarType type, double step) {
-  return {
-      .value = at::randn({size}).to(type),
-      .grad = at::randn({size}).to(type),
-      .exp_avg = (at::randn({size}) * 0.1).to(type),
-      .exp_avg_sq = (at::rand({size}) * 0.01).to(type),
-      .step = step};
-}
 
 const AdamWNumbers kNumbers{.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
 

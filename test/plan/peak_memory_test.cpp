@@ -65,7 +65,7 @@ Overrides selective(const char* option) {
 const std::vector<Case> kCases{
     {"dense", "qwen3", {}},
     {"dense, every second layer computed again", "qwen3", selective("\"2\"")},
-    {"experts, products computed again", "qwen3_moe", selective("\"op\"")},
+    {"experts, matmuls recomputed", "qwen3_moe", selective("\"op\"")},
     {"dense, mixed", "qwen3", {{"training.mixed_precision_param", "bfloat16"}}},
     {"sharded, mixed",
      "qwen3",
@@ -102,9 +102,9 @@ const std::vector<Case> kCases{
 // With LEHR_ALL_MESHES=1 also these, each of which differs little from one above.
 const std::vector<Case> kMoreCases{
     {"dense, computed again", "qwen3", {{"activation_checkpoint.mode", "full"}}},
-    {"dense, products of every second layer computed again", "qwen3", selective("\"op 2\"")},
+    {"dense, matmuls of every second layer recomputed", "qwen3", selective("\"op 2\"")},
     {"dense, all kept", "qwen3", {{"activation_checkpoint.mode", "none"}}},
-    {"dense, products computed again", "qwen3", selective("\"op\"")},
+    {"dense, matmuls recomputed", "qwen3", selective("\"op\"")},
     {"experts, all kept", "qwen3_moe", {{"activation_checkpoint.mode", "none"}}},
     {"dense, mixed, on two threads", "qwen3", {{"training.mixed_precision_param", "bfloat16"}}, 1, 2},
     {"dense, mixed, computed again",

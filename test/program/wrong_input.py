@@ -157,7 +157,7 @@ config("more tokens than can be counted", "local_batch_size = 2\nglobal_batch_si
 config("more sequences than can be counted", "global_batch_size = 2", "global_batch_size = 9223372036854775806",
        r"training\.global_batch_size: expected -1 or .* up to 2147483647")
 config("warm-up longer than the run", "warmup_steps = 1", "warmup_steps = 50", "warmup_steps", "50")
-config("products of every zeroth layer", "[training]", '[activation_checkpoint]\nmode = "selective"\n'
+config("matmuls of every zeroth layer", "[training]", '[activation_checkpoint]\nmode = "selective"\n'
        'selective_ac_option = "op 0"\n[training]', "selective_ac_option", '"op n"', '"op 0"')
 config("an option that mode auto would ignore", "[training]", '[activation_checkpoint]\nselective_ac_option = "op"\n[training]',
        "selective_ac_option", '"auto"', '"selective"')
