@@ -1,8 +1,12 @@
 # Settings of compilers and linkers: lld and ccache if they are installed, and options for a fast start of programs.
 
-find_program(LEHR_LLD ld.lld)
-if(LEHR_LLD)
-  add_link_options(-fuse-ld=lld)
+# Not with g++: it writes functions of no length, and lld (14 at least) then lists them in .eh_frame_hdr in place of the
+# function at the same address, through which an exception aborts the program.
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  find_program(LEHR_LLD ld.lld)
+  if(LEHR_LLD)
+    add_link_options(-fuse-ld=lld)
+  endif()
 endif()
 # A program links only the libraries that it calls, since every other one would be loaded and relocated at start.
 add_link_options(-Wl,--as-needed)
