@@ -160,8 +160,9 @@ class Build:
         self.compiles = {}
         self.links = {}
         for entry in json.loads((BUILD / "compile_commands.json").read_text("utf-8")):
-            name = os.path.relpath(entry["file"], ROOT)
-            self.compiles.setdefault(name, []).append((entry["directory"], shlex.split(entry["command"])))
+            call = (entry["directory"], shlex.split(entry["command"]))
+            for source in grouped_sources(Path(entry["file"])):
+                self.compiles.setdefault(os.path.relpath(source, ROOT), []).append(call)
 
     def make(self, targets):
         """Builds the tests without bugs."""
@@ -193,7 +194,9 @@ class Build:
         shutil.rmtree(tree, ignore_errors=True)
         (tree / mutant.file).parent.mkdir(parents=True)
         (tree / mutant.file).write_text(planted(mutant), "utf-8")
-        calls = [call for source in self.sources_with(mutant.file) for call in self.compiles.get(source, [])]
+        calls = []
+        for source in self.sources_with(mutant.file):
+            calls += [call for call in self.compiles.get(source, []) if call not in calls]
         if not calls:
             mutant.fail("the build has no such source")
         objects = []
@@ -202,10 +205,16 @@ class Build:
             call = without_dependencies(command)
             call[call.index("-o") + 1] = str(objects[-1])
             source = call.index("-c") + 1
-            if mutant.file == os.path.relpath(call[source], ROOT):
-                call[source] = str(tree / mutant.file)
-            else:  # a source that includes the file, found first in the folder of the copy
+            among = grouped_sources(Path(call[source]))
+            if ROOT / mutant.file not in among:  # they include the file, found first in the folder of the copy
                 call[source - 1:source - 1] = ["-iquote", str(tree)]
+            elif len(among) == 1:
+                call[source] = str(tree / mutant.file)
+            else:
+                group = tree / "group.cpp"
+                group.write_text("".join(
+                    f'#include "{tree / mutant.file if one == ROOT / mutant.file else one}"\n' for one in among), "utf-8")
+                call[source] = str(group)
             done = subprocess.run(call, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                   errors="replace")
             if done.returncode:
@@ -225,6 +234,13 @@ class Build:
             print(done.stdout)
             return None
         return folder / mutant.binary
+
+
+def grouped_sources(file):
+    """Returns the sources that a file of CMake's unity build includes; else the file itself (lehr_unity in cmake/)."""
+    if file.parent.name != "Unity":
+        return [file]
+    return [Path(line.split('"')[1]) for line in file.read_text("utf-8").splitlines() if line.startswith("#include")]
 
 
 def without_dependencies(command):

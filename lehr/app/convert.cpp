@@ -18,7 +18,7 @@ namespace lehr::app {
 namespace {
 constexpr int64_t kMegabyte = 1000 * 1000;
 
-struct Options {
+struct ConvertOptions {
   std::string model;
   std::string output;
   std::optional<std::string> expert_layout;
@@ -59,7 +59,7 @@ struct Options {
 }  // namespace
 
 int convert(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
-  Options options;
+  ConvertOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
     std::fputs(

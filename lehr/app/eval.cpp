@@ -16,7 +16,7 @@
 namespace lehr::app {
 
 namespace {
-struct Options {
+struct EvalOptions {
   std::optional<std::string> model;
   bool train_data = false;
   void fields(FieldVisitor& v) {
@@ -26,7 +26,7 @@ struct Options {
 };
 
 Node measure(
-    train::TrainConfig config, const Options& options, const train::TrainSpecs& specs, mesh::Transport* transport) {
+    train::TrainConfig config, const EvalOptions& options, const train::TrainSpecs& specs, mesh::Transport* transport) {
   const train::Ranks ranks = ranks_of(config.parallelism, transport);
   ranks.require_same("config", to_toml(config));
   const at::Device device = train::choose_device(config.training.device, transport);
@@ -69,7 +69,7 @@ Node measure(
 }  // namespace
 
 int eval(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start) {
-  Options options;
+  EvalOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
     std::fputs(

@@ -20,7 +20,7 @@
 namespace lehr::app {
 
 namespace {
-struct Options {
+struct GenerateOptions {
   std::string model;
   std::optional<std::string> prompt;
   std::vector<int64_t> tokens;
@@ -85,7 +85,7 @@ class Printer {
 
 // A model with 257 ids and no tokenizer in its folder was trained on bytes.
 std::unique_ptr<data::Tokenizer> find_tokenizer(
-    const Options& options, const std::filesystem::path& folder, int64_t vocab_size) {
+    const GenerateOptions& options, const std::filesystem::path& folder, int64_t vocab_size) {
   if (options.tokenizer) {
     return data::load_tokenizer(*options.tokenizer);
   }
@@ -101,7 +101,7 @@ std::unique_ptr<data::Tokenizer> find_tokenizer(
 
 // Adapters use the template of their base unless their folder has one.
 std::shared_ptr<const data::ChatTemplate> find_chat_template(
-    const Options& options, const pretrained::ModelFolder& model) {
+    const GenerateOptions& options, const pretrained::ModelFolder& model) {
   const std::string own = data::has_chat_template(model.path) ? model.path.string() : model.base.string();
   const std::string folder =
       options.tokenizer && data::has_chat_template(*options.tokenizer) ? *options.tokenizer : own;
@@ -110,7 +110,10 @@ std::shared_ptr<const data::ChatTemplate> find_chat_template(
 
 // One rank's part. All ranks generate the same tokens, and the first one prints them.
 void generate_on(
-    const Options& options, const MeshConfig& config, const train::TrainSpecs& specs, mesh::Transport* transport) {
+    const GenerateOptions& options,
+    const MeshConfig& config,
+    const train::TrainSpecs& specs,
+    mesh::Transport* transport) {
   const train::Ranks ranks = ranks_of(config.parallelism, transport);
   const at::Device device = train::choose_device(options.device, transport);
   const auto folder = pretrained::ModelFolder::open(options.model, specs.families());
@@ -161,7 +164,7 @@ void generate_on(
 }  // namespace
 
 int generate(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start) {
-  Options options;
+  GenerateOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
     std::fputs(

@@ -29,7 +29,7 @@ namespace lehr::app {
 namespace {
 constexpr int64_t kSeqLen = 4096;
 
-struct Options {
+struct InspectOptions {
   std::optional<int64_t> seq_len;
   std::optional<int64_t> num_sequences;
   std::optional<std::string> dtype;
@@ -79,7 +79,7 @@ void print_map(
 }
 
 // Bytes of an element of the data type that most weights have.
-int64_t element_bytes(const Options& options, const state::WeightReader* reader) {
+int64_t element_bytes(const InspectOptions& options, const state::WeightReader* reader) {
   if (options.dtype) {
     return static_cast<int64_t>(c10::elementSize(value_of(state::type_from_torch_name(*options.dtype), "--dtype")));
   }
@@ -96,7 +96,7 @@ int64_t element_bytes(const Options& options, const state::WeightReader* reader)
 }
 
 // Options about layers need a config.json, and a picture needs a folder to be written to.
-void check_options(const Options& options, const std::filesystem::path& path, bool has_shape) {
+void check_options(const InspectOptions& options, const std::filesystem::path& path, bool has_shape) {
   const std::pair<const char*, bool> of_layers[] = {
       {"--picture", options.picture.has_value()},
       {"--seq-len", options.seq_len.has_value()},
@@ -125,7 +125,10 @@ void check_options(const Options& options, const std::filesystem::path& path, bo
 
 // Prints parameters, memory and FLOPs of each layer, and draws them; `bytes` is the size of an element of most weights.
 void show_layers(
-    const std::filesystem::path& path, const Options& options, const descriptor::ModelArgs& shape, int64_t bytes) {
+    const std::filesystem::path& path,
+    const InspectOptions& options,
+    const descriptor::ModelArgs& shape,
+    int64_t bytes) {
   const auto model = descriptor::blocks_of(
       shape,
       {.num_tokens = options.seq_len.value_or(kSeqLen),
@@ -148,7 +151,7 @@ void show_layers(
 // Prints the content of config.json; `reader` is null if there are no weights.
 void show_shape(
     const std::filesystem::path& path,
-    const Options& options,
+    const InspectOptions& options,
     const state::WeightReader* reader,
     const descriptor::ModelFamilies& families) {
   const auto shape = families.from_hf_folder(path);
@@ -227,7 +230,7 @@ state::WeightReader open_weights(
 }  // namespace
 
 int inspect(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
-  Options options;
+  InspectOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
     std::fputs(

@@ -16,7 +16,7 @@
 namespace lehr::app {
 
 namespace {
-struct Options {
+struct LaunchOptions {
   int64_t ranks = 1;
   std::string output = "main";
   bool threads = false;
@@ -56,8 +56,8 @@ std::string rank_commands() {
   return names;
 }
 
-std::string help() {
-  Options options;
+std::string launch_help() {
+  LaunchOptions options;
   return "lehr launch -n N [--restarts R [--min-ranks M]] [--output main|all] [--threads] -- COMMAND ...\n\n"
          "Starts N ranks of COMMAND on this machine. COMMAND is one of lehr's " +
          rank_commands() +
@@ -81,7 +81,7 @@ std::string help() {
 
 // Returns the function that fits the program to fewer ranks; null without --min-ranks.
 std::function<FewerRanks(int64_t left)> fewer_ranks(
-    const Options& options, bool is_train, const std::vector<std::string>& args) {
+    const LaunchOptions& options, bool is_train, const std::vector<std::string>& args) {
   if (options.min_ranks == 0) {
     return {};
   }
@@ -128,10 +128,10 @@ int launch(const std::vector<std::string>& args, const train::TrainSpecs& specs)
   const auto separator = std::find(args.begin(), args.end(), "--");
   std::vector<std::string> own(args.begin(), separator);
   std::replace(own.begin(), own.end(), std::string("-n"), std::string("--ranks"));
-  Options options;
+  LaunchOptions options;
   const Arguments arguments = parse_arguments(own, ConfigObject::of(options));
   if (arguments.help) {
-    std::fputs(help().c_str(), stdout);
+    std::fputs(launch_help().c_str(), stdout);
     return 0;
   }
   require(

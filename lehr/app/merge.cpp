@@ -20,7 +20,7 @@ namespace lehr::app {
 namespace {
 namespace fs = std::filesystem;
 
-struct Options {
+struct MergeOptions {
   std::optional<std::string> model;
   std::string adapter;
   std::string output;
@@ -40,7 +40,7 @@ struct Options {
   }
 };
 
-at::ScalarType type_of(const Options& options, const state::WeightReader& base) {
+at::ScalarType type_of(const MergeOptions& options, const state::WeightReader& base) {
   if (options.dtype) {
     return value_of(state::type_from_torch_name(*options.dtype), "--dtype");
   }
@@ -54,7 +54,7 @@ at::ScalarType type_of(const Options& options, const state::WeightReader& base) 
   return value_of(type, "dtype");
 }
 
-void merge(const Options& options, const descriptor::ModelFamilies& families) {
+void merge(const MergeOptions& options, const descriptor::ModelFamilies& families) {
   require(
       peft::is_adapter_folder(options.adapter),
       "lehr merge: --adapter: {} holds no adapter (adapter_config.json)",
@@ -83,7 +83,7 @@ void merge(const Options& options, const descriptor::ModelFamilies& families) {
 }  // namespace
 
 int merge(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
-  Options options;
+  MergeOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
     std::fputs(

@@ -23,7 +23,7 @@ namespace lehr::app {
 namespace {
 namespace fs = std::filesystem;
 
-struct Options {
+struct MetricsOptions {
   bool follow = false;
   std::string keys = "loss";
   int64_t last = 10;
@@ -58,7 +58,7 @@ std::optional<winsize> terminal() {
                                             : winsize{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
 }
 
-MetricsLayout layout_of(const Options& options) {
+MetricsLayout layout_of(const MetricsOptions& options) {
   MetricsLayout layout{.plot = options.plot, .last = static_cast<size_t>(options.last), .ascii = options.ascii};
   std::istringstream keys(options.keys);
   for (std::string key; std::getline(keys, key, ',');) {
@@ -181,7 +181,7 @@ std::string frame_of(const std::string& text, int64_t rows, int64_t& lines) {
   return frame + "\x1b[J\x1b[?7h";
 }
 
-void follow_on_terminal(const WatchedRuns& runs, const Options& options) {
+void follow_on_terminal(const WatchedRuns& runs, const MetricsOptions& options) {
   int64_t lines = 0;
   for (bool changed = true;; changed = update(runs)) {
     const auto size = terminal();
@@ -237,7 +237,7 @@ void follow_in_lines(const WatchedRuns& runs, const MetricsLayout& layout) {
 }  // namespace
 
 int metrics(const std::vector<std::string>& args) {
-  Options options;
+  MetricsOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
     std::fputs(

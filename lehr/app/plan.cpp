@@ -22,7 +22,7 @@
 namespace lehr::app {
 
 namespace {
-struct Options {
+struct PlanOptions {
   std::string machine = "h100";
   int64_t devices = 0;
   std::string peer;
@@ -75,8 +75,8 @@ struct Options {
   }
 };
 
-std::string help() {
-  Options options;
+std::string plan_help() {
+  PlanOptions options;
   return "lehr plan CONFIG.toml [OPTIONS] [--section.key=value ...] [--machine.key=value ...]\n\n"
          "Predicts step time, tokens per second, MFU, the pipeline's bubble, the memory of each rank by kind, the\n"
          "communication over each axis and the part of it that does not overlap, the bottleneck, and the best\n"
@@ -180,7 +180,7 @@ int search(
     const train::TrainConfig& config,
     const train::TrainSpecs& specs,
     const plan::Machine& machine,
-    const Options& options) {
+    const PlanOptions& options) {
   require(options.devices > 0, "lehr plan --search: expected the number of devices, --devices N");
   Logger log;
   const plan::SearchResult result = with_places(sources, [&] {
@@ -207,7 +207,7 @@ int plan_one(
     const train::TrainSpecs& specs,
     const plan::Machine& machine,
     const plan::PeerDesign& peer,
-    const Options& options) {
+    const PlanOptions& options) {
   Logger log;
   const plan::Plan made = with_places(sources, [&] {
     if (options.emulate) {  // before the plan is printed and written
@@ -242,10 +242,10 @@ int plan_one(
 }  // namespace
 
 int plan(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
-  Options options;
+  PlanOptions options;
   Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
-    std::fputs(help().c_str(), stdout);
+    std::fputs(plan_help().c_str(), stdout);
     return 0;
   }
   const auto of_machine = take(arguments.overrides, "machine.");

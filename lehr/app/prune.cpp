@@ -20,7 +20,7 @@ namespace lehr::app {
 namespace {
 using descriptor::BlockConfig;
 
-struct Options {
+struct PruneOptions {
   std::string model;
   std::string output;
   std::optional<std::string> scores;
@@ -129,7 +129,7 @@ std::vector<int64_t> layers_of(const std::string& text, const char* option) {
   return layers;
 }
 
-prune::Pruning choose(Options& options, const std::vector<BlockConfig>& blocks) {
+prune::Pruning choose(PruneOptions& options, const std::vector<BlockConfig>& blocks) {
   prune::PruneOptions& chosen = options.chosen;
   if (options.drop_attention_layers) {
     chosen.drop_attention_layers = layers_of(*options.drop_attention_layers, "--drop-attention-layers");
@@ -220,13 +220,13 @@ void print_report(const prune::PruneReport& report, const std::optional<descript
 }
 
 void prune_model(
-    Options& options, const descriptor::ModelFamilies& families, const std::function<void()>& stop_if_asked) {
+    PruneOptions& options, const descriptor::ModelFamilies& families, const std::function<void()>& stop_if_asked) {
   pretrained::require_new_folder(options.output);
   const auto parent = families.from_hf_folder(options.model);
   const auto blocks = parent->block_configs();
   prune::Pruning pruning;
   if (options.like) {
-    Options rest;
+    PruneOptions rest;
     rest.model = options.model;
     rest.output = options.output;
     rest.like = options.like;
@@ -252,7 +252,7 @@ void prune_model(
 }  // namespace
 
 int prune(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
-  Options options;
+  PruneOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
     std::fputs((kHelp + arguments_help(ConfigObject::of(options))).c_str(), stdout);

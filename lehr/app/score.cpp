@@ -19,7 +19,7 @@
 namespace lehr::app {
 
 namespace {
-struct Options {
+struct ScoreOptions {
   std::optional<std::string> model;
   std::string output;
   std::optional<std::string> kinds;
@@ -75,7 +75,7 @@ std::set<prune::Kind> kinds_of(const std::string& list) {
   return kinds;
 }
 
-prune::ScoreOptions score_options(const Options& options) {
+prune::ScoreOptions score_options(const ScoreOptions& options) {
   using prune::ExpertMethod;
   using prune::FfnMethod;
   return {
@@ -117,7 +117,7 @@ std::string unchanged(const std::string& output) {
 // One rank's part. Each rank holds a shard of the weights and scores all sequences, and the first one writes.
 void score_on(
     train::TrainConfig config,
-    const Options& options,
+    const ScoreOptions& options,
     const train::TrainSpecs& specs,
     mesh::Transport* transport,
     StopNotice& notice) {
@@ -187,7 +187,7 @@ void score_on(
 }  // namespace
 
 int score(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start) {
-  Options options;
+  ScoreOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
     std::fputs(

@@ -25,7 +25,7 @@ namespace lehr::app {
 namespace {
 constexpr int64_t kLongestWait = 30 * 24 * 3600;  // seconds
 
-struct Options {
+struct SearchOptions {
   std::string stage = "report";
   bool dry_run = false;
   void fields(FieldVisitor& v) {
@@ -93,7 +93,7 @@ std::string kept_in(search::Stage stage, const search::SearchConfig& wanted) {
 bool run_search(
     const search::SearchConfig& wanted,
     train::TrainConfig config,
-    const Options& options,
+    const SearchOptions& options,
     const train::TrainSpecs& specs,
     const std::string& command,
     mesh::Transport* transport,
@@ -178,7 +178,7 @@ bool run_search(
 }  // namespace
 
 int search(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start) {
-  Options options;
+  SearchOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
     std::fputs(

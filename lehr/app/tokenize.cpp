@@ -14,7 +14,7 @@
 namespace lehr::app {
 
 namespace {
-struct Options {
+struct TokenizeOptions {
   std::string tokenizer;
   std::optional<std::string> output;
   bool jsonl = false;
@@ -55,7 +55,7 @@ Node ids_node(const std::vector<int32_t>& ids) {
   return list;
 }
 
-void convert_lines(const Options& options, const data::Tokenizer& tokenizer) {
+void convert_lines(const TokenizeOptions& options, const data::Tokenizer& tokenizer) {
   std::string line;
   for (int64_t number = 1; std::getline(std::cin, line); ++number) {
     if (line.empty()) {
@@ -86,7 +86,7 @@ void convert_lines(const Options& options, const data::Tokenizer& tokenizer) {
 }
 
 void write_token_file(
-    const Options& options, const data::Tokenizer& tokenizer, const std::vector<std::string>& inputs) {
+    const TokenizeOptions& options, const data::Tokenizer& tokenizer, const std::vector<std::string>& inputs) {
   const std::string& output = value_of(options.output, "--output");
   std::vector<data::TextSource> sources;
   for (const auto& input : inputs) {
@@ -121,7 +121,7 @@ void write_token_file(
 }  // namespace
 
 int tokenize(const std::vector<std::string>& args) {
-  Options options;
+  TokenizeOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
     std::fputs(

@@ -20,7 +20,7 @@
 namespace lehr::app {
 
 namespace {
-struct Options {
+struct TrainOptions {
   bool quiet = false;
   bool print_config = false;
   bool profile = false;
@@ -35,8 +35,8 @@ struct Options {
   }
 };
 
-std::string help() {
-  Options options;
+std::string train_help() {
+  TrainOptions options;
   return "lehr train CONFIG.toml [--section.key=value ...]\n\n"
          "Trains the model that CONFIG.toml describes. Run it again with the same job.dump_folder to resume from the\n"
          "newest complete checkpoint. The command line can set any key and overrides the file. SIGTERM and Ctrl-C\n"
@@ -47,7 +47,7 @@ std::string help() {
 
 int run(
     const train::TrainConfig& config,
-    const Options& options,
+    const TrainOptions& options,
     const train::TrainSpecs& specs,
     mesh::Transport& transport,
     const std::string& why_cpu,
@@ -110,10 +110,10 @@ int train_on(
     const std::vector<std::string>& args,
     const train::TrainSpecs& specs,
     const std::function<void(const train::TrainConfig& config, StopSignals& signals, const RankBody& body)>& on_ranks) {
-  Options options;
+  TrainOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
-    std::fputs(help().c_str(), stdout);
+    std::fputs(train_help().c_str(), stdout);
     return 0;
   }
   const Node sources = sources_of(arguments);
@@ -138,7 +138,7 @@ int train_on(
 }  // namespace
 
 train::TrainConfig train_config(const std::vector<std::string>& args) {
-  Options options;
+  TrainOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   const Node sources = sources_of(arguments);
   return from_node<train::TrainConfig>(sources, arguments.positionals[0]);

@@ -16,7 +16,7 @@
 namespace lehr::app {
 
 namespace {
-struct Options {
+struct VerifyOptions {
   std::string model;
   std::optional<std::string> reference;
   std::optional<std::string> output;
@@ -37,7 +37,7 @@ struct Options {
 
 // One rank's part. All ranks compare the same tensors, and the first one prints the report.
 bool verify_on(
-    const Options& options,
+    const VerifyOptions& options,
     const MeshConfig& config,
     const train::TrainSpecs& specs,
     mesh::Transport* transport,
@@ -65,7 +65,7 @@ bool verify_on(
 }  // namespace
 
 int verify(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start) {
-  Options options;
+  VerifyOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
     std::fputs(

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kLongestPattern = 16'384;
 constexpr size_t kJitStack = size_t{32} << 20;
 // Steps of a match, and of all matches in a text of n bytes that needed more than that. Real patterns take a few dozen.
-constexpr uint32_t kFirstSteps = 4096, kMostSteps = 10'000'000;
+constexpr uint32_t kFirstSteps = 4096, kMostMatchSteps = 10'000'000;
 constexpr uint64_t kStepsPerByte = 256;
 constexpr uint32_t kHeapKiB = 32'768;
 
@@ -185,7 +185,7 @@ class RegexSplitter : public Splitter {
     // that the time for a text is linear.
     uint32_t steps = kFirstSteps;
     uint64_t spent = 0;
-    const uint64_t most = kMostSteps + kStepsPerByte * text.size();
+    const uint64_t most = kMostMatchSteps + kStepsPerByte * text.size();
     Emitter emitter(behavior_, text, sink);
     size_t covered = 0;  // everything before it has been emitted
     size_t from = 0;
@@ -204,7 +204,7 @@ class RegexSplitter : public Splitter {
         pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
         continue;
       }
-      if (found == PCRE2_ERROR_MATCHLIMIT && spent + 4 * uint64_t{steps} <= most && steps <= kMostSteps) {
+      if (found == PCRE2_ERROR_MATCHLIMIT && spent + 4 * uint64_t{steps} <= most && steps <= kMostMatchSteps) {
         steps *= 4;
         spent += steps;
         continue;

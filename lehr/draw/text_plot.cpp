@@ -91,7 +91,7 @@ class Canvas {
   std::vector<Cell> cells_;
 };
 
-struct Range {
+struct AxisRange {
   double low = std::numeric_limits<double>::infinity();
   double high = -std::numeric_limits<double>::infinity();
   void include(double value) {
@@ -99,9 +99,9 @@ struct Range {
     high = std::max(high, value);
   }
   // A single value gets `room` on both sides, and so do values that differ by rounding only, as means of a constant do.
-  Range with_room(double room) const {
+  AxisRange with_room(double room) const {
     const double size = std::max(std::abs(low), std::abs(high));
-    return high - low > 1e-9 * size ? *this : Range{low - room, high + room};
+    return high - low > 1e-9 * size ? *this : AxisRange{low - room, high + room};
   }
 };
 
@@ -202,7 +202,7 @@ std::string x_labels(const std::vector<double>& ticks, const AxisScale& to_x, in
 }  // namespace
 
 std::string text_plot(const std::vector<PlotSeries>& series, const TextPlotOptions& options) {
-  Range x, y;
+  AxisRange x, y;
   size_t curves = 0;
   for (const PlotSeries& one : series) {
     require(one.x.size() == one.y.size(), "{}: {} steps and {} values", one.name, one.x.size(), one.y.size());

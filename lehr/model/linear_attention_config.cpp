@@ -10,7 +10,7 @@ namespace lehr::model {
 
 namespace {
 constexpr const char* kLinear = "linear_attention";
-constexpr const char* kFull = "full_attention";
+constexpr const char* kFullAttention = "full_attention";
 
 std::vector<bool> read_layers(const Node& config, int64_t num_hidden_layers) {
   const Node* types = config.find("layer_types");
@@ -29,12 +29,12 @@ std::vector<bool> read_layers(const Node& config, int64_t num_hidden_layers) {
   for (const Node& type : types->items()) {
     const std::string name = type.as_string();
     require(
-        name == kLinear || name == kFull,
+        name == kLinear || name == kFullAttention,
         "{}: layer_types[{}]: expected {} or {}, found {}",
         config.origin(),
         linear.size(),
         kLinear,
-        kFull,
+        kFullAttention,
         name);
     linear.push_back(name == kLinear);
   }
@@ -65,7 +65,7 @@ void LinearAttentionConfig::to_hf(Node& config, int64_t num_hidden_layers) const
   config.set("linear_num_value_heads", Node(linear_num_value_heads));
   Node types = Node::make_list();
   for (int64_t layer = 0; layer < num_hidden_layers; ++layer) {
-    types.push_back(Node(is_linear(layer) ? kLinear : kFull));
+    types.push_back(Node(is_linear(layer) ? kLinear : kFullAttention));
   }
   config.set("layer_types", types);
 }

@@ -8,9 +8,9 @@ namespace {
 
 // The list of one rank. The counts of forwards and backwards by stage give the micro-batch numbers; deferred W actions
 // wait in order.
-class Rank {
+class DualPipeRank {
  public:
-  Rank(int64_t num_ranks, int64_t rank) : there_{.stage = rank}, back_{.stage = 2 * num_ranks - 1 - rank} {}
+  DualPipeRank(int64_t num_ranks, int64_t rank) : there_{.stage = rank}, back_{.stage = 2 * num_ranks - 1 - rank} {}
 
   struct Stage {
     int64_t stage;
@@ -47,8 +47,8 @@ class Rank {
   std::vector<Actions> list_;
 };
 
-std::vector<Actions> build_rank(int64_t num_ranks, int64_t rank, int64_t num_microbatches) {
-  Rank list(num_ranks, rank);
+std::vector<Actions> dual_pipe_rank(int64_t num_ranks, int64_t rank, int64_t num_microbatches) {
+  DualPipeRank list(num_ranks, rank);
   auto& there = list.there();
   auto& back = list.back();
   const int64_t to_turn = num_ranks - 1 - rank;  // ranks between this one and the turning point
@@ -108,7 +108,7 @@ std::vector<Actions> build_rank(int64_t num_ranks, int64_t rank, int64_t num_mic
 RankLists build_dual_pipe_v(int64_t num_ranks, int64_t num_microbatches) {
   RankLists ranks;
   for (int64_t rank = 0; rank < num_ranks; ++rank) {
-    ranks.push_back(build_rank(num_ranks, rank, num_microbatches));
+    ranks.push_back(dual_pipe_rank(num_ranks, rank, num_microbatches));
   }
   return ranks;
 }

@@ -43,7 +43,7 @@ struct Shape {
   int64_t weight_delay;  // Number of I actions before the first W.
 };
 
-std::vector<Actions> build_rank(int64_t rank, const Shape& shape) {
+std::vector<Actions> interleaved_rank(int64_t rank, const Shape& shape) {
   const auto forwards = steps_in_rounds(shape.num_ranks, shape.stages_per_rank, shape.num_microbatches, false);
   const auto backwards = steps_in_rounds(shape.num_ranks, shape.stages_per_rank, shape.num_microbatches, true);
   const auto total = static_cast<int64_t>(forwards.size());
@@ -89,7 +89,7 @@ RankLists build_interleaved(int64_t num_ranks, int64_t stages_per_rank, int64_t 
   const int64_t per_rank = pass == BackwardPass::split ? 1 : 2;
   RankLists ranks;
   for (int64_t rank = 0; rank < num_ranks; ++rank) {
-    ranks.push_back(build_rank(
+    ranks.push_back(interleaved_rank(
         rank,
         {.num_ranks = num_ranks,
          .stages_per_rank = stages_per_rank,
@@ -104,7 +104,7 @@ RankLists build_interleaved(int64_t num_ranks, int64_t stages_per_rank, int64_t 
 RankLists build_zero_bubble_h(int64_t num_ranks, int64_t num_microbatches, int64_t depth) {
   RankLists ranks;
   for (int64_t rank = 0; rank < num_ranks; ++rank) {
-    ranks.push_back(build_rank(
+    ranks.push_back(interleaved_rank(
         rank,
         {.num_ranks = num_ranks,
          .stages_per_rank = 1,

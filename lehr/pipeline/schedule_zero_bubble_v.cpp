@@ -7,9 +7,9 @@ namespace lehr::pipeline {
 namespace {
 
 // A rank's two stages, the number of micro-batches that have passed each of them, and the list so far.
-class Rank {
+class ZeroBubbleRank {
  public:
-  Rank(int64_t num_ranks, int64_t rank, int64_t num_microbatches)
+  ZeroBubbleRank(int64_t num_ranks, int64_t rank, int64_t num_microbatches)
       : there_{.stage = rank}, back_{.stage = 2 * num_ranks - 1 - rank}, num_microbatches_(num_microbatches) {}
 
   struct Stage {
@@ -40,10 +40,10 @@ class Rank {
   std::vector<Actions> list_;
 };
 
-std::vector<Actions> build_rank(int64_t num_ranks, int64_t rank, int64_t num_microbatches) {
+std::vector<Actions> zero_bubble_rank(int64_t num_ranks, int64_t rank, int64_t num_microbatches) {
   // The pattern needs 2P - 1 micro-batches to close; micro-batches beyond the real ones add no action.
   const int64_t virtual_microbatches = std::max(2 * num_ranks - 1, num_microbatches);
-  Rank list(num_ranks, rank, num_microbatches);
+  ZeroBubbleRank list(num_ranks, rank, num_microbatches);
   auto& there = list.there();
   auto& back = list.back();
   // Warm-up: forwards of the first stage, then of both stages in turn, then the first backwards of the second stage.
@@ -93,7 +93,7 @@ std::vector<Actions> build_rank(int64_t num_ranks, int64_t rank, int64_t num_mic
 RankLists build_zero_bubble_v(int64_t num_ranks, int64_t num_microbatches) {
   RankLists ranks;
   for (int64_t rank = 0; rank < num_ranks; ++rank) {
-    ranks.push_back(build_rank(num_ranks, rank, num_microbatches));
+    ranks.push_back(zero_bubble_rank(num_ranks, rank, num_microbatches));
   }
   return ranks;
 }

@@ -16,8 +16,6 @@ namespace fs = std::filesystem;
 using descriptor::Entries;
 using descriptor::refuse;
 
-constexpr Subblock kSubblocks[] = {Subblock::attention, Subblock::ffn};
-
 std::string place_of(const Node& node) {
   return node.origin() + ": " + node.key();
 }

@@ -1,6 +1,7 @@
 // Replacements: the sub-blocks of a model that are taken from other models.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -13,6 +14,8 @@ namespace lehr::pretrained {
 
 /// A sub-block of a layer.
 enum class Subblock { attention, ffn };
+/// Both, in the order of a layer.
+inline constexpr std::array kSubblocks = {Subblock::attention, Subblock::ffn};
 
 /// Returns "attention" or "ffn", as in block configs and names of weight groups.
 std::string name_of(Subblock subblock);

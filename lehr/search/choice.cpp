@@ -6,9 +6,9 @@
 namespace lehr::search {
 
 namespace {
+using pretrained::kSubblocks;
 using pretrained::Subblock;
 
-constexpr Subblock kSubblocks[] = {Subblock::attention, Subblock::ffn};
 }  // namespace
 
 const Variant& at(const SearchSpace& space, const Place& place) {

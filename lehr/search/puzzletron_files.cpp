@@ -15,9 +15,9 @@ namespace lehr::search {
 
 namespace {
 namespace fs = std::filesystem;
+using pretrained::kSubblocks;
 using pretrained::Subblock;
 
-constexpr Subblock kSubblocks[] = {Subblock::attention, Subblock::ffn};
 constexpr double kMiB = 1024.0 * 1024.0;
 
 template <class... Values>

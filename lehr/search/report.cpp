@@ -15,7 +15,6 @@
 namespace lehr::search {
 
 namespace {
-constexpr pretrained::Subblock kSubblocks[] = {pretrained::Subblock::attention, pretrained::Subblock::ffn};
 
 std::string percent(double part, double whole) {
   return fmt::format("{:.1f} %", 100 * part / whole);
@@ -103,7 +102,7 @@ std::string pareto(const Search& search) {
 std::string score_map(const Search& search) {
   std::map<std::string, size_t> rows;
   draw::HeatMap map{.title = "Scores: difference from the teacher if this sub-block alone is replaced"};
-  for (const pretrained::Subblock subblock : kSubblocks) {
+  for (const pretrained::Subblock subblock : pretrained::kSubblocks) {
     for (const LayerSpace& layer : search.space()) {
       for (size_t i = 1; i < layer.of(subblock).size(); ++i) {
         const std::string name = pretrained::name_of(subblock) + ", " + layer.of(subblock)[i].name;

@@ -8,9 +8,8 @@
 namespace lehr::search {
 
 namespace {
+using pretrained::kSubblocks;
 using pretrained::Subblock;
-
-constexpr Subblock kSubblocks[] = {Subblock::attention, Subblock::ffn};
 
 const char* unit_of(CostKind kind) {
   switch (kind) {

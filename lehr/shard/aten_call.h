@@ -53,6 +53,11 @@ class AtenCall {
   std::vector<Operand> operands_;
 };
 
+/// Returns the index of a dimension of a tensor with `rank` dimensions; negative ones count from the end.
+inline size_t wrapped(int64_t dim, size_t rank) {
+  return static_cast<size_t>(dim < 0 ? dim + static_cast<int64_t>(rank) : dim);
+}
+
 /// Runs the call and sets the types of its results, or throws a usage error that names the mistake.
 using AtenRule = std::function<void(AtenCall&)>;
 using AtenRules = std::unordered_map<std::string, AtenRule>;

@@ -5,10 +5,6 @@
 namespace lehr::shard {
 
 namespace {
-size_t wrapped(int64_t dim, size_t rank) {
-  return static_cast<size_t>(dim < 0 ? dim + static_cast<int64_t>(rank) : dim);
-}
-
 // Rows of a table. If the table is shard(0), the result is partial: code that shards a table must return zeros for ids
 // of other ranks' rows, so that the sum over ranks is the result.
 void embedding(AtenCall& call) {

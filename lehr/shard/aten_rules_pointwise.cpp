@@ -21,7 +21,7 @@ void logical(AtenCall& call) {
 }
 
 // a x + b y: partial operands may be added to each other.
-void sum(AtenCall& call) {
+void sum_of_operands(AtenCall& call) {
   const TensorType type = pointwise(call.operands(), Linearity::sum);
   require(
       call.arg("other").isTensor() || call.arg("other").isNone() || call.operands().size() != 1 ||
@@ -106,7 +106,7 @@ void add_pointwise_rules(AtenRules& rules) {
   for (const char* name : {"logical_and", "logical_not", "logical_or", "logical_xor"}) {
     rules[name] = logical;
   }
-  rules["add"] = rules["sub"] = sum;
+  rules["add"] = rules["sub"] = sum_of_operands;
   rules["mul"] = product_of_two;
   rules["div"] = quotient;
   rules["masked_fill"] = masked_fill;

@@ -8,10 +8,6 @@
 namespace lehr::shard {
 
 namespace {
-size_t wrapped(int64_t dim, size_t rank) {
-  return static_cast<size_t>(dim < 0 ? dim + static_cast<int64_t>(rank) : dim);
-}
-
 // Returns the dimensions that an argument names; all if it is none or empty.
 std::vector<size_t> dims_of(const c10::IValue& argument, size_t rank) {
   std::vector<size_t> dims;
@@ -61,7 +57,7 @@ void need_whole(const Operand& input, const std::vector<size_t>& dims) {
   }
 }
 
-void sum(AtenCall& call) {
+void sum_over_dims(AtenCall& call) {
   TensorType type = pointwise({call.operand(0)}, Linearity::sum);
   const auto dims = dims_of(call.arg("dim"), type.dims.size());
   for (const size_t dim : dims) {
@@ -175,7 +171,7 @@ void scaled_dot_product_attention(AtenCall& call) {
 }  // namespace
 
 void add_reduction_rules(AtenRules& rules) {
-  rules["sum"] = sum;
+  rules["sum"] = sum_over_dims;
   for (const char* name :
        {"mean",
         "amax",

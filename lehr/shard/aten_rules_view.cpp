@@ -7,10 +7,6 @@
 namespace lehr::shard {
 
 namespace {
-size_t wrapped(int64_t dim, size_t rank) {
-  return static_cast<size_t>(dim < 0 ? dim + static_cast<int64_t>(rank) : dim);
-}
-
 void view(AtenCall& call) {
   const TensorType before = call.operand(0).type;
   call.run();

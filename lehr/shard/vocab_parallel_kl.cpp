@@ -130,14 +130,14 @@ Sums sum_rows(
   return sums;
 }
 
-struct Gradients {
+struct KlGradients {
   at::Tensor hidden;  // partial
   at::Tensor weight;
 };
 
 // The gradients for an incoming gradient of row_scale (n) of each token's loss. `logs` (3, n) are Sums::student,
 // teacher and unscaled.
-Gradients gradients_of(
+KlGradients gradients_of(
     const Heads& heads,
     const at::Tensor& own_rows,
     const at::Tensor& logs,
@@ -145,7 +145,7 @@ Gradients gradients_of(
     const ops::LinearKlOptions& options,
     bool hidden_wanted,
     bool weight_wanted) {
-  Gradients gradients{
+  KlGradients gradients{
       .hidden = hidden_wanted ? at::zeros_like(heads.hidden) : at::Tensor(),
       .weight = weight_wanted ? at::zeros_like(heads.weight) : at::Tensor()};
   if (heads.weight.size(0) == 0) {
@@ -225,7 +225,7 @@ struct VocabParallelKl : torch::autograd::Function<VocabParallelKl> {
         .temperature = ctx->saved_data["temperature"].toDouble(),
         .kl_weight = ctx->saved_data["kl_weight"].toDouble(),
         .nll_weight = ctx->saved_data["nll_weight"].toDouble()};
-    Gradients gradients = gradients_of(
+    KlGradients gradients = gradients_of(
         {selected(hidden, index), saved[1], selected(saved[2], index), saved[3]},
         saved[5],
         saved[6],

@@ -63,12 +63,12 @@ RowSums sum_rows(const at::Tensor& hidden, const at::Tensor& weight, const at::T
   return {log_sum_exp - sums[1], log_sum_exp};
 }
 
-struct Gradients {
+struct LossGradients {
   at::Tensor hidden;  // partial
   at::Tensor weight;
 };
 
-Gradients gradients_of(
+LossGradients gradients_of(
     const at::Tensor& hidden,
     const at::Tensor& weight,
     const at::Tensor& own_rows,
@@ -76,7 +76,7 @@ Gradients gradients_of(
     const at::Tensor& row_scale,
     bool hidden_wanted,
     bool weight_wanted) {
-  Gradients gradients{
+  LossGradients gradients{
       .hidden = hidden_wanted ? at::zeros_like(hidden) : at::Tensor(),
       .weight = weight_wanted ? at::zeros_like(weight) : at::Tensor()};
   if (weight.size(0) == 0) {
@@ -125,7 +125,7 @@ struct VocabParallelLoss : torch::autograd::Function<VocabParallelLoss> {
     const bool all_count = !index.defined();
     const at::Tensor row_scale = as_labels_say(
         all_count ? grads[0] : grads[0].index_select(0, index), saved[5], ctx->saved_data["vocabulary"].toInt());
-    Gradients gradients = gradients_of(
+    LossGradients gradients = gradients_of(
         all_count ? hidden : hidden.index_select(0, index),
         weight,
         saved[3],

@@ -18,7 +18,7 @@ constexpr std::string_view kBlocks = "_blocks", kScales = "_scales", kScaleInv =
 constexpr std::string_view kWeightScaleInv = ".weight_scale_inv";
 constexpr int64_t kBlockBytes = 16, kBlockValues = 32;
 constexpr int64_t kFloat8Block = 128;
-constexpr const char* kAdvice = "download the checkpoint again, or convert it to bfloat16";
+constexpr const char* kQuantizedAdvice = "download the checkpoint again, or convert it to bfloat16";
 
 std::string describe(const TensorInfo& info) {
   return fmt::format("{} [{}]", dtype_name(info.dtype), fmt::join(info.shape, ", "));
@@ -38,7 +38,7 @@ void expect(
         found.name,
         fmt::format(format, std::forward<Args>(args)...),
         describe(found),
-        kAdvice);
+        kQuantizedAdvice);
   }
 }
 
@@ -56,7 +56,7 @@ const SafetensorsFile& companion(
       file.path().string(),
       name,
       other,
-      kAdvice);
+      kQuantizedAdvice);
   return *found;
 }
 

@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMostDims = 64;  // as many as ATen has
-constexpr const char* kAdvice = "the file is damaged or not a safetensors file: download or save it again";
+constexpr const char* kHeaderAdvice = "the file is damaged or not a safetensors file: download or save it again";
 
 int64_t size_of(const Json& value, const std::string& subject, const char* what) {
   require(
@@ -23,24 +23,24 @@ int64_t size_of(const Json& value, const std::string& subject, const char* what)
       subject,
       what,
       value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 40),
-      kAdvice);
+      kHeaderAdvice);
   return static_cast<int64_t>(value.get<uint64_t>());
 }
 
 const Json& entry(const Json& object, const char* key, const std::string& subject) {
   const auto found = object.find(key);
-  require(found != object.end(), "{}: expected an entry \"{}\", found none; {}", subject, key, kAdvice);
+  require(found != object.end(), "{}: expected an entry \"{}\", found none; {}", subject, key, kHeaderAdvice);
   return *found;
 }
 
 TensorInfo parse_tensor(const std::string& name, const Json& json, int64_t data_bytes, const std::string& file) {
   const std::string subject = fmt::format("{}: {}", file, name);
-  require(json.is_object(), "{}: expected a JSON object, found {}; {}", subject, json.type_name(), kAdvice);
+  require(json.is_object(), "{}: expected a JSON object, found {}; {}", subject, json.type_name(), kHeaderAdvice);
   require(json.size() == 3, "{}: expected dtype, shape and data_offsets, found {} entries", subject, json.size());
   TensorInfo info{.name = name, .shape = {}};
 
   const Json& dtype = entry(json, "dtype", subject);
-  require(dtype.is_string(), "{}: dtype: expected a string, found {}; {}", subject, dtype.type_name(), kAdvice);
+  require(dtype.is_string(), "{}: dtype: expected a string, found {}; {}", subject, dtype.type_name(), kHeaderAdvice);
   const auto& dtype_text = dtype.get_ref<const std::string&>();
   const auto known = dtype_from_name(dtype_text);
   if (!known) {
@@ -53,20 +53,24 @@ TensorInfo parse_tensor(const std::string& name, const Json& json, int64_t data_
   info.dtype = *known;
 
   const Json& shape = entry(json, "shape", subject);
-  require(shape.is_array(), "{}: shape: expected a list, found {}; {}", subject, shape.type_name(), kAdvice);
+  require(shape.is_array(), "{}: shape: expected a list, found {}; {}", subject, shape.type_name(), kHeaderAdvice);
   require(
       shape.size() <= kMostDims,
       "{}: shape: expected at most {} dimensions, found {}; {}",
       subject,
       kMostDims,
       shape.size(),
-      kAdvice);
+      kHeaderAdvice);
   for (const Json& size : shape) {
     info.shape.push_back(size_of(size, subject, "shape"));
   }
 
   const Json& offsets = entry(json, "data_offsets", subject);
-  require(offsets.is_array() && offsets.size() == 2, "{}: data_offsets: expected a list of two; {}", subject, kAdvice);
+  require(
+      offsets.is_array() && offsets.size() == 2,
+      "{}: data_offsets: expected a list of two; {}",
+      subject,
+      kHeaderAdvice);
   info.begin = size_of(offsets[0], subject, "data_offsets");
   info.end = size_of(offsets[1], subject, "data_offsets");
   require(
@@ -85,7 +89,7 @@ TensorInfo parse_tensor(const std::string& name, const Json& json, int64_t data_
       dtype_text,
       fmt::join(info.shape, ", "),
       info.num_bytes(),
-      kAdvice);
+      kHeaderAdvice);
   return info;
 }
 
@@ -100,18 +104,24 @@ void check_layout(const std::vector<TensorInfo>& tensors, int64_t data_bytes, co
         file,
         tensor.name,
         before == nullptr ? "" : before->name,
-        kAdvice);
+        kHeaderAdvice);
     require(
         tensor.begin == end,
         "{}: {}: {} bytes before it belong to no tensor, which the format forbids; {}",
         file,
         tensor.name,
         tensor.begin - end,
-        kAdvice);
+        kHeaderAdvice);
     end = tensor.end;
     before = &tensor;
   }
-  require(end == data_bytes, "{}: the tensors end at byte {} of {} bytes of data; {}", file, end, data_bytes, kAdvice);
+  require(
+      end == data_bytes,
+      "{}: the tensors end at byte {} of {} bytes of data; {}",
+      file,
+      end,
+      data_bytes,
+      kHeaderAdvice);
 }
 }  // namespace
 
@@ -145,11 +155,11 @@ int64_t num_bytes(DType dtype, const std::vector<int64_t>& shape, const std::str
 
 SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_bytes, const std::string& file) {
   SafetensorsHeader header;
-  for_each_json_entry(json, file + ": header", 3, kAdvice, [&](const std::string& name, const Json& value) {
+  for_each_json_entry(json, file + ": header", 3, kHeaderAdvice, [&](const std::string& name, const Json& value) {
     if (name == "__metadata__") {
-      require(value.is_object(), "{}: __metadata__: expected a JSON object; {}", file, kAdvice);
+      require(value.is_object(), "{}: __metadata__: expected a JSON object; {}", file, kHeaderAdvice);
       for (const auto& [key, text] : value.items()) {
-        require(text.is_string(), "{}: __metadata__: {}: expected a string; {}", file, key, kAdvice);
+        require(text.is_string(), "{}: __metadata__: {}: expected a string; {}", file, key, kHeaderAdvice);
         header.metadata[key] = text.get<std::string>();
       }
     } else {

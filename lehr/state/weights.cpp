@@ -16,21 +16,21 @@ namespace lehr::state {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr const char* kAdvice = "download or save the checkpoint again";
+constexpr const char* kWeightsAdvice = "download or save the checkpoint again";
 
 // Returns file names by tensor name, in the order of the tensor names.
 std::map<std::string, std::string> read_weight_map(const fs::path& index) {
   const std::string file = index.string();
-  const auto root = parse_strict_json(read_file(index), file, 8, kAdvice);
+  const auto root = parse_strict_json(read_file(index), file, 8, kWeightsAdvice);
   const auto found = root.find("weight_map");
   require(
       found != root.end() && found->is_object(),
       "{}: weight_map: expected an object from tensor names to file names; {}",
       file,
-      kAdvice);
+      kWeightsAdvice);
   std::map<std::string, std::string> weight_map;
   for (const auto& [name, value] : found->items()) {
-    require(value.is_string(), "{}: weight_map: {}: expected a file name; {}", file, name, kAdvice);
+    require(value.is_string(), "{}: weight_map: {}: expected a file name; {}", file, name, kWeightsAdvice);
     weight_map.emplace(name, value.get<std::string>());
   }
   return weight_map;
@@ -144,7 +144,7 @@ void WeightReader::open_index(const fs::path& index) {
           index.string(),
           file,
           name,
-          kAdvice);
+          kWeightsAdvice);
       files_.emplace_back(shard, reading_);
     }
     require(
@@ -153,7 +153,7 @@ void WeightReader::open_index(const fs::path& index) {
         index.string(),
         name,
         file,
-        kAdvice);
+        kWeightsAdvice);
   }
   for (const auto& [file, place] : opened) {
     for (const TensorInfo& tensor : files_[place].tensors()) {
@@ -164,7 +164,7 @@ void WeightReader::open_index(const fs::path& index) {
           index.string(),
           tensor.name,
           file,
-          kAdvice);
+          kWeightsAdvice);
       require(
           listed->second == file,
           "{}: {}: both {} and {} contain it; {}",
@@ -172,7 +172,7 @@ void WeightReader::open_index(const fs::path& index) {
           tensor.name,
           listed->second,
           file,
-          kAdvice);
+          kWeightsAdvice);
     }
   }
   std::sort(files_.begin(), files_.end(), [](const SafetensorsFile& a, const SafetensorsFile& b) {

@@ -27,7 +27,7 @@ class Table : public testing::Test {
 };
 class HostileTable : public Table {};
 
-std::filesystem::path fixture(const std::string& name) {
+std::filesystem::path table_fixture(const std::string& name) {
   return repository("test/data/table") / name;
 }
 
@@ -57,21 +57,21 @@ std::string token_file_of(const TextSource& source) {
 }
 
 TEST_F(Table, AFolderOfTheHubGivesTheTokensOfItsJsonLines) {
-  const std::string expected = token_file_of({.path = fixture("hub.jsonl")});
+  const std::string expected = token_file_of({.path = table_fixture("hub.jsonl")});
   EXPECT_GT(expected.size(), 20'000u);
-  EXPECT_EQ(token_file_of({.path = fixture("hub/data/train-*.parquet")}), expected);
-  EXPECT_EQ(token_file_of({.path = fixture("hub/data/train-*.parquet"), .kind = TextKind::rows}), expected);
+  EXPECT_EQ(token_file_of({.path = table_fixture("hub/data/train-*.parquet")}), expected);
+  EXPECT_EQ(token_file_of({.path = table_fixture("hub/data/train-*.parquet"), .kind = TextKind::rows}), expected);
 }
 
 TEST_F(Table, WhatSaveToDiskWroteGivesTheSameTokens) {
-  EXPECT_EQ(token_file_of({.path = fixture("saved/train")}), token_file_of({.path = fixture("hub.jsonl")}))
+  EXPECT_EQ(token_file_of({.path = table_fixture("saved/train")}), token_file_of({.path = table_fixture("hub.jsonl")}))
       << "the cache beside the tables is not of the data set";
-  EXPECT_THAT(texts_of({.path = fixture("saved/test")}), ElementsAre("held out"));
+  EXPECT_THAT(texts_of({.path = table_fixture("saved/test")}), ElementsAre("held out"));
 }
 
 TEST_F(Table, ReadsOfAnySizeGiveTheSameBytes) {
   const auto bytes_by = [](int64_t capacity) {
-    const auto source = open_rows(fixture("hub/data/train-00000-of-00002.parquet"), {.required = {"text"}});
+    const auto source = open_rows(table_fixture("hub/data/train-00000-of-00002.parquet"), {.required = {"text"}});
     std::string bytes, block(static_cast<size_t>(capacity), ' ');
     for (int64_t got = 1; got > 0;) {
       got = source->read(block.data(), capacity);
@@ -85,7 +85,7 @@ TEST_F(Table, ReadsOfAnySizeGiveTheSameBytes) {
 }
 
 TEST_F(Table, DocumentsAreNamedByTheirRow) {
-  CorpusReader reader({{.path = fixture("hub/data/train-00001-of-00002.parquet")}});
+  CorpusReader reader({{.path = table_fixture("hub/data/train-00001-of-00002.parquet")}});
   std::vector<int64_t> rows;
   while (const auto document = reader.next()) {
     rows.push_back(document->line);
@@ -98,8 +98,8 @@ TEST_F(Table, DocumentsAreNamedByTheirRow) {
 TEST_F(Table, EveryTypeOfTextIsText) {
   for (const char* name : {"types.arrow", "types_file.arrow", "types.parquet"}) {
     for (const std::string column : {"string", "large", "view", "binary", "binary_view", "large_binary", "coded"}) {
-      if (column != "binary_view" || fixture(name).extension() == ".arrow") {
-        EXPECT_THAT(texts_of({.path = fixture(name), .text_key = column}), ElementsAre("a", "\u00e4 b", "a"))
+      if (column != "binary_view" || table_fixture(name).extension() == ".arrow") {
+        EXPECT_THAT(texts_of({.path = table_fixture(name), .text_key = column}), ElementsAre("a", "\u00e4 b", "a"))
             << name << " " << column;
       }
     }
@@ -110,7 +110,7 @@ TEST_F(Table, ValuesAreThoseOfJson) {
   for (const char* name : {"types.arrow", "types_file.arrow", "types.parquet"}) {
     const auto values = [&](const std::string& column) {
       std::vector<std::string> found;
-      for (const std::string& line : lines_of(fixture(name), {.required = {column}})) {
+      for (const std::string& line : lines_of(table_fixture(name), {.required = {column}})) {
         const std::string key = "{\"" + column + "\":";
         EXPECT_TRUE(line.starts_with(key)) << line;
         found.push_back(line.substr(key.size(), line.size() - key.size() - 1));
@@ -133,13 +133,13 @@ TEST_F(Table, ValuesAreThoseOfJson) {
         << "a key whose value is null is left out";
     EXPECT_THAT(values("map"), ElementsAre("{\"k\":1}", "{}", "null", "{\"l\":2}"));
     EXPECT_THAT(values("json"), ElementsAre("{\"a\":  1}", "[]", "null", "\"b\"")) << "on one line";
-    if (fixture(name).extension() == ".arrow") {
+    if (table_fixture(name).extension() == ".arrow") {
       EXPECT_THAT(values("fixed"), ElementsAre("[1,2]", "[3,4]", "[5,6]", "null"));
       EXPECT_THAT(values("list_view"), ElementsAre("[1,null]", "[]", "null", "[2]"));
     }
   }
   EXPECT_THAT(
-      lines_of(fixture("types.arrow"), {.required = {"int8"}, .optional = {"bool", "absent"}})[1],
+      lines_of(table_fixture("types.arrow"), {.required = {"int8"}, .optional = {"bool", "absent"}})[1],
       "{\"bool\":false,\"int8\":127}");
 }
 
@@ -158,17 +158,17 @@ TEST_F(Table, ConversationsAreThoseOfTheJsonLines) {
     }
     return read;
   };
-  const auto at = [](const char* name) { return DatasetConfig{.path = fixture(name).string()}; };
+  const auto at = [](const char* name) { return DatasetConfig{.path = table_fixture(name).string()}; };
   const auto expected = conversations(at("chat.jsonl"));
   ASSERT_EQ(expected.size(), 3u);
   for (const char* name : {"chat.parquet", "chat.arrow", "chat_datasets.parquet", "chat_json.parquet", "chat_json"}) {
     EXPECT_EQ(conversations(at(name)), expected) << name;
   }
   DatasetConfig columns{.prompt_key = "ask", .input_key = "more", .answer_key = "reply"};
-  columns.path = fixture("question.jsonl").string();
+  columns.path = table_fixture("question.jsonl").string();
   const auto answers = conversations(columns);
   ASSERT_EQ(answers.size(), 2u);
-  columns.path = fixture("question.parquet").string();
+  columns.path = table_fixture("question.parquet").string();
   EXPECT_EQ(conversations(columns), answers);
 }
 
@@ -179,7 +179,7 @@ TEST_F(Table, ContentThatIsNullOrAbsentIsNone) {
       "{{ '+call' if m.tool_calls }} {% endfor %}",
       "t.jinja");
   for (const char* name : {"calls.jsonl", "calls.parquet"}) {
-    const DatasetConfig columns{.path = fixture(name).string()};
+    const DatasetConfig columns{.path = table_fixture(name).string()};
     ChatRowReader reader(columns);
     std::vector<std::string> texts;
     while (const auto row = reader.next()) {
@@ -199,8 +199,8 @@ TEST_F(Table, LabelsAreThoseOfTheJsonLines) {
   const auto open = [](const std::filesystem::path& path) {
     return ClassificationDataset(path, BytesForTests(), {.max_length = 64, .text_key = "sentence"});
   };
-  const auto expected = open(fixture("labels.jsonl"));
-  const auto table = open(fixture("labels.parquet"));
+  const auto expected = open(table_fixture("labels.jsonl"));
+  const auto table = open(table_fixture("labels.parquet"));
   ASSERT_EQ(table.size(), 20);
   EXPECT_EQ(table.num_labels(), 3);
   for (int64_t i = 0; i < table.size(); ++i) {
@@ -209,7 +209,7 @@ TEST_F(Table, LabelsAreThoseOfTheJsonLines) {
   }
   const TemporaryFolder folder;
   for (const char* name : {"a-00000-of-00002.parquet", "a-00001-of-00002.parquet"}) {
-    std::filesystem::copy_file(fixture("labels.parquet"), folder / name);
+    std::filesystem::copy_file(table_fixture("labels.parquet"), folder / name);
   }
   EXPECT_EQ(open(folder.path()).size(), 40);
 }
@@ -218,7 +218,8 @@ TEST_F(Table, TheOrderOfTheDataIsThatOfTheJsonLines) {
   const auto open = [](const std::string& name) {
     DataConfig config;
     config.datasets = {
-        {.path = fixture(name).string(), .weight = 2}, {.path = repository("test/data/data/sst2_sample.txt").string()}};
+        {.path = table_fixture(name).string(), .weight = 2},
+        {.path = repository("test/data/data/sst2_sample.txt").string()}};
     const TemporaryFolder cache;
     return open_data(
                config, BytesForTests(), {.seq_len = 64, .vocab_size = 257, .seed = 3, .cache_folder = cache.path()})
@@ -235,7 +236,7 @@ TEST_F(Table, TheOrderOfTheDataIsThatOfTheJsonLines) {
 
 TEST_F(Table, ErrorsNameTheColumnAndTheRow) {
   const auto error_for = [](const std::string& name, const std::string& column) {
-    return usage_error_of([&] { texts_of({.path = fixture(name), .text_key = column}); });
+    return usage_error_of([&] { texts_of({.path = table_fixture(name), .text_key = column}); });
   };
   EXPECT_THAT(
       error_for("hub/data/train-00000-of-00002.parquet", "content"),
@@ -248,7 +249,9 @@ TEST_F(Table, ErrorsNameTheColumnAndTheRow) {
   EXPECT_THAT(
       usage_error_of([] {
         ClassificationDataset(
-            fixture("types.parquet"), BytesForTests(), {.max_length = 9, .text_key = "nulls", .label_key = "int8"});
+            table_fixture("types.parquet"),
+            BytesForTests(),
+            {.max_length = 9, .text_key = "nulls", .label_key = "int8"});
       }),
       HasSubstr("types.parquet:1: the label is -128"));
 }
@@ -258,7 +261,7 @@ TEST_F(HostileTable, TruncatedFilesAreErrors) {
   const TemporaryFolder folder;
   for (const std::string name :
        {"hub/data/train-00001-of-00002.parquet", "saved/train/data-00000-of-00002.arrow", "types_file.arrow"}) {
-    const std::string whole = read_file(fixture(name));
+    const std::string whole = read_file(table_fixture(name));
     const std::string column = name == "types_file.arrow" ? "string" : "text";
     for (size_t size = 0; size < whole.size(); size += size < 32 || size + 600 > whole.size() ? 3 : 311) {
       const auto path = write_file(folder / std::filesystem::path(name).filename().string(), whole.substr(0, size));
@@ -271,7 +274,7 @@ TEST_F(HostileTable, TruncatedFilesAreErrors) {
 
 TEST_F(HostileTable, AStreamMustEndAsItShould) {
   const TemporaryFolder folder;
-  const std::string whole = read_file(fixture("saved/train/data-00000-of-00002.arrow"));
+  const std::string whole = read_file(table_fixture("saved/train/data-00000-of-00002.arrow"));
   const std::string mark = whole.substr(whole.size() - 8);
   const auto error_for = [&](const std::string& content) {
     const auto path = write_file(folder / "a.arrow", content);
@@ -294,7 +297,7 @@ TEST_F(HostileTable, DamageIsAnErrorOrIsRead) {
         "chat.arrow",
         "hub/data/train-00001-of-00002.parquet",
         "many_rows.parquet"}) {
-    const std::string whole = read_file(fixture(name));
+    const std::string whole = read_file(table_fixture(name));
     RowKeys keys{
         .optional = {
             "string",
@@ -332,15 +335,15 @@ TEST_F(HostileTable, DamageIsAnErrorOrIsRead) {
 
 TEST_F(HostileTable, BombsAreErrors) {
   EXPECT_THAT(
-      usage_error_of([] { texts_of({.path = fixture("bomb.parquet")}); }),
+      usage_error_of([] { texts_of({.path = table_fixture("bomb.parquet")}); }),
       HasSubstr("bomb.parquet: expands to more than 1000 times its size"));
-  EXPECT_EQ(texts_of({.path = fixture("many_rows.parquet")}).size(), 12'345u);
+  EXPECT_EQ(texts_of({.path = table_fixture("many_rows.parquet")}).size(), 12'345u);
 }
 
 // Lists of nulls have no bytes, and views of one list have those of the list.
 TEST_F(HostileTable, AFewBytesAreNotAnyNumberOfValues) {
   for (const char* name : {"nulls.arrow", "views.arrow"}) {
-    const auto file = fixture(name);
+    const auto file = table_fixture(name);
     ASSERT_LT(std::filesystem::file_size(file), 64u << 10);
     EXPECT_THAT(
         usage_error_of([&] { lines_of(file, {.required = {"text"}}); }),
@@ -352,16 +355,16 @@ TEST_F(HostileTable, AFewBytesAreNotAnyNumberOfValues) {
 // An index that lists the same pages or batches again and again would be any amount of work.
 TEST_F(HostileTable, NothingIsReadTwice) {
   EXPECT_THAT(
-      usage_error_of([] { texts_of({.path = fixture("repeated.parquet")}); }),
+      usage_error_of([] { texts_of({.path = table_fixture("repeated.parquet")}); }),
       HasSubstr("repeated.parquet: is damaged: the columns of its row groups have more bytes than the file"));
-  EXPECT_THAT(texts_of({.path = fixture("repeated.arrow")}), ElementsAre("first", "second"))
+  EXPECT_THAT(texts_of({.path = table_fixture("repeated.arrow")}), ElementsAre("first", "second"))
       << "the index lists the first batch twice";
 }
 
 // The footer's numbers of rows, values and bytes, made huge one at a time.
 TEST_F(HostileTable, NumbersOfTheFooterAreNotBelieved) {
   const TemporaryFolder folder;
-  const std::string whole = read_file(fixture("many_rows.parquet"));
+  const std::string whole = read_file(table_fixture("many_rows.parquet"));
   const std::string rows = "\xF2\xC0\x01";  // 12345 as a varint of zigzag
   int64_t found = 0;
   for (size_t at = whole.find(rows); at != std::string::npos; at = whole.find(rows, at + 1)) {
@@ -380,24 +383,26 @@ TEST_F(HostileTable, NumbersOfTheFooterAreNotBelieved) {
 
 TEST(TableFolder, SplitsAreNotMixed) {
   EXPECT_THAT(
-      usage_error_of([] { list_files({.path = fixture("hub")}); }),
+      usage_error_of([] { list_files({.path = table_fixture("hub")}); }),
       testing::AllOf(
           HasSubstr("table/hub: has the splits test, train, of which a dataset is one"),
-          HasSubstr("path = \"" + fixture("hub/data/train-*.parquet").string() + "\"")));
+          HasSubstr("path = \"" + table_fixture("hub/data/train-*.parquet").string() + "\"")));
   EXPECT_THAT(
-      usage_error_of([] { list_files({.path = fixture("saved")}); }),
-      HasSubstr("path = \"" + fixture("saved/train").string() + "\""));
-  EXPECT_EQ(list_files({.path = fixture("hub/data/train-*.parquet")}).size(), 2u);
-  EXPECT_EQ(list_files({.path = fixture("saved/*")}).size(), 3u) << "asked for by name";
+      usage_error_of([] { list_files({.path = table_fixture("saved")}); }),
+      HasSubstr("path = \"" + table_fixture("saved/train").string() + "\""));
+  EXPECT_EQ(list_files({.path = table_fixture("hub/data/train-*.parquet")}).size(), 2u);
+  EXPECT_EQ(list_files({.path = table_fixture("saved/*")}).size(), 3u) << "asked for by name";
 }
 
 TEST(TableFolder, DescriptionsAndCachesAreNotData) {
-  const auto files = list_files({.path = fixture("saved/train")});
+  const auto files = list_files({.path = table_fixture("saved/train")});
   EXPECT_THAT(
       files,
-      ElementsAre(fixture("saved/train/data-00000-of-00002.arrow"), fixture("saved/train/data-00001-of-00002.arrow")));
+      ElementsAre(
+          table_fixture("saved/train/data-00000-of-00002.arrow"),
+          table_fixture("saved/train/data-00001-of-00002.arrow")));
   const TemporaryFolder folder;
-  std::filesystem::copy(fixture("saved/train"), folder.path(), std::filesystem::copy_options::recursive);
+  std::filesystem::copy(table_fixture("saved/train"), folder.path(), std::filesystem::copy_options::recursive);
   std::filesystem::copy_file(folder / "data-00001-of-00002.arrow", folder / "tmp-1.arrow");
   EXPECT_EQ(list_files({.path = folder.path()}).size(), 2u) << "without a table that state.json does not list";
   std::filesystem::remove(folder / "data-00001-of-00002.arrow");
@@ -492,9 +497,9 @@ TEST(TableFolder, TheStateOfAnotherProgramIsNone) {
 }
 
 TEST(TableFolder, PatternsLeaveOutWhatFoldersDo) {
-  EXPECT_EQ(list_files({.path = fixture("hub/*/train*")}).size(), 2u);
-  EXPECT_EQ(list_files({.path = fixture("saved/train/*.arrow")}).size(), 2u) << "without the cache";
-  EXPECT_EQ(list_files({.path = fixture("saved/train/*")}).size(), 2u);
+  EXPECT_EQ(list_files({.path = table_fixture("hub/*/train*")}).size(), 2u);
+  EXPECT_EQ(list_files({.path = table_fixture("saved/train/*.arrow")}).size(), 2u) << "without the cache";
+  EXPECT_EQ(list_files({.path = table_fixture("saved/train/*")}).size(), 2u);
   const TemporaryFolder folder;
   for (const char* name : {"a.parquet", "README.md", "b.txt", "x.csv", "y.csv", "cache-1.arrow", "c-old.arrow"}) {
     write_file(folder / name, "");
@@ -527,7 +532,7 @@ TEST(TableFolder, WithoutTheModuleTheRemedyIsNamed) {
     GTEST_SKIP() << "this build reads tables";
   }
   EXPECT_THAT(
-      usage_error_of([] { texts_of({.path = fixture("hub/data/train-*.parquet")}); }),
+      usage_error_of([] { texts_of({.path = table_fixture("hub/data/train-*.parquet")}); }),
       testing::AllOf(
           HasSubstr("train-00000-of-00002.parquet: Parquet and Arrow files need Apache Arrow: "),
           HasSubstr("'make build ARROW=1'")));

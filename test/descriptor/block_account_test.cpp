@@ -6,22 +6,14 @@
 #include <string>
 
 #include "lehr/base/error.h"
+#include "test/descriptor/blocks.h"
 
 namespace lehr::descriptor {
 namespace {
 
-constexpr double kMiB = 1024.0 * 1024.0;
+using test::block;
 
-BlockConfig block(int64_t kv_heads, int64_t width) {
-  BlockConfig config{.attention = NoOpSubblock{}, .ffn = NoOpSubblock{}};
-  if (kv_heads > 0) {
-    config.attention = AttentionSubblock{kv_heads};
-  }
-  if (width > 0) {
-    config.ffn = FFNSubblock{width};
-  }
-  return config;
-}
+constexpr double kMiB = 1024.0 * 1024.0;
 
 BlockConfig mixture(int64_t kv_heads, const MoESubblock& moe) {
   BlockConfig config = block(kv_heads, 0);

@@ -5,23 +5,14 @@
 
 #include "lehr/base/error.h"
 #include "lehr/config/json.h"
+#include "test/descriptor/blocks.h"
 
 namespace lehr::descriptor {
 namespace {
 
+using test::block;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-BlockConfig block(int64_t kv_heads, int64_t width) {
-  BlockConfig config{.attention = NoOpSubblock{}, .ffn = NoOpSubblock{}};
-  if (kv_heads > 0) {
-    config.attention = AttentionSubblock{kv_heads};
-  }
-  if (width > 0) {
-    config.ffn = FFNSubblock{width};
-  }
-  return config;
-}
 
 // A model of three layers, hidden size 8192, 64 query heads.
 LayersByDefault model() {

@@ -15,12 +15,12 @@ using shard::test::make_real;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-struct Case {
+struct HeterogeneousCase {
   std::string name, model_type;
   std::vector<LayerShape> layers;
 };
 
-const std::vector<Case> kCases{
+const std::vector<HeterogeneousCase> kCases{
     {"Qwen3", "qwen3", kMixed},
     {"Qwen3WithHoles", "qwen3", kWithHoles},
     {"Llama", "llama", kMixed},
@@ -61,7 +61,7 @@ const std::vector<Case> kCases{
     {"Glm4MoeWithoutExperts", "glm4_moe", kMixed},
     {"Qwen3MoeWithoutExperts", "qwen3_moe", kMixed}};
 
-class Heterogeneous : public ::testing::TestWithParam<Case> {
+class Heterogeneous : public ::testing::TestWithParam<HeterogeneousCase> {
  protected:
   std::unique_ptr<descriptor::ModelArgs> args = args_of(GetParam().model_type, GetParam().layers);
 

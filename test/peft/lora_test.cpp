@@ -7,16 +7,11 @@
 #include "lehr/ops/linear/linear.h"
 #include "lehr/ops/weight_gradients.h"
 #include "lehr/peft/inject.h"
+#include "test/peft/support.h"
 
 namespace lehr::peft {
 namespace {
-using ::testing::HasSubstr;
-using ::testing::Property;
-using ::testing::Throws;
-
-auto fails_with(const std::string& text) {
-  return Throws<Error>(Property(&Error::what, HasSubstr(text)));
-}
+using testing::fails_with;
 
 struct Adapted {
   nn::Linear linear;

@@ -14,7 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-std::string refusal(std::string_view csv) {
+std::string csv_refusal(std::string_view csv) {
   try {
     program_from_csv(csv, "my.csv");
   } catch (const Error& error) {
@@ -53,16 +53,19 @@ TEST(ProgramCsv, AssignsStagesToTheRanksThatComputeThem) {
 }
 
 TEST(ProgramCsv, NamesTheFileLineAndColumnOfAnError) {
-  EXPECT_THAT(refusal("0F0,0B0\n1F0,,1X0\n"), HasSubstr("my.csv: row 2, column 3: action \"1X0\": expected a stage"));
-  EXPECT_THAT(refusal("(0F0;0Q0)OVERLAP_F_B"), HasSubstr("my.csv: row 1, column 1: action \"0Q0\" of \"0F0|0Q0\""));
-  EXPECT_THAT(refusal("0UNSHARD,0F0"), HasSubstr("my.csv: row 1, column 1: \"0UNSHARD\": Lehr unshards, reshards"));
-  EXPECT_EQ(refusal("\n \n"), "my.csv: expected one row of actions per rank, found none");
-  EXPECT_EQ(refusal("0F0\n\n1F0\n"), "my.csv: row 2: expected the actions of rank 1, found none");
-  EXPECT_THAT(refusal("0F0,0B0\n1F0\n"), HasSubstr("my.csv: pipeline program, rank 1: stage 1 has no backward"));
-  EXPECT_THAT(refusal("0F0,1F0\n1F0\n"), HasSubstr("my.csv: pipeline program, rank 1, entry 0: 1F0 computes stage 1"));
-  EXPECT_THAT(refusal("0B0,0F0\n"), HasSubstr("my.csv: pipeline program: deadlock: rank 0 at entry 0"));
   EXPECT_THAT(
-      refusal("0B0,0F0\n"), testing::EndsWith("(rank 0 is row 1; entries are counted from 0, without empty cells)"));
+      csv_refusal("0F0,0B0\n1F0,,1X0\n"), HasSubstr("my.csv: row 2, column 3: action \"1X0\": expected a stage"));
+  EXPECT_THAT(csv_refusal("(0F0;0Q0)OVERLAP_F_B"), HasSubstr("my.csv: row 1, column 1: action \"0Q0\" of \"0F0|0Q0\""));
+  EXPECT_THAT(csv_refusal("0UNSHARD,0F0"), HasSubstr("my.csv: row 1, column 1: \"0UNSHARD\": Lehr unshards, reshards"));
+  EXPECT_EQ(csv_refusal("\n \n"), "my.csv: expected one row of actions per rank, found none");
+  EXPECT_EQ(csv_refusal("0F0\n\n1F0\n"), "my.csv: row 2: expected the actions of rank 1, found none");
+  EXPECT_THAT(csv_refusal("0F0,0B0\n1F0\n"), HasSubstr("my.csv: pipeline program, rank 1: stage 1 has no backward"));
+  EXPECT_THAT(
+      csv_refusal("0F0,1F0\n1F0\n"), HasSubstr("my.csv: pipeline program, rank 1, entry 0: 1F0 computes stage 1"));
+  EXPECT_THAT(csv_refusal("0B0,0F0\n"), HasSubstr("my.csv: pipeline program: deadlock: rank 0 at entry 0"));
+  EXPECT_THAT(
+      csv_refusal("0B0,0F0\n"),
+      testing::EndsWith("(rank 0 is row 1; entries are counted from 0, without empty cells)"));
 }
 
 TEST(ProgramCsv, IsReadFromAFile) {

@@ -9,14 +9,11 @@ namespace {
 using testing::all_but;
 using testing::kTolerance;
 using testing::largest_difference;
+using testing::layer;
 using testing::logits_of;
 using testing::prune_to;
 using testing::scores_of;
 using testing::Weights;
-
-std::string layer(int64_t index, const std::string& name) {
-  return fmt::format("model.layers.{}.{}", index, name);
-}
 
 void blank_columns(at::Tensor weight, const std::vector<int64_t>& columns) {
   weight.index_fill_(-1, at::tensor(columns), 0);

@@ -13,6 +13,7 @@ using testing::error_of;
 using testing::families;
 using testing::kTolerance;
 using testing::largest_difference;
+using testing::layer;
 using testing::logits_of;
 using testing::prune_to;
 using testing::scores_of;
@@ -20,10 +21,6 @@ using testing::Weights;
 
 constexpr int64_t kKvHeads = 4, kWidth = 32;
 constexpr const char* kPattern = "M*-M-";
-
-std::string layer(int64_t index, const std::string& name) {
-  return fmt::format("model.layers.{}.{}", index, name);
-}
 
 class OneMixer : public testing::ModelsInFolders {
  protected:

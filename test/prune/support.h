@@ -1,6 +1,7 @@
 // Shared code of the tests of pruning: parents and children in folders, and their logits in float64.
 #pragma once
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -84,6 +85,11 @@ inline std::vector<int64_t> all_but(const std::vector<int64_t>& kept, int64_t co
     }
   }
   return gone;
+}
+
+/// The name of a parameter of a layer.
+inline std::string layer(int64_t index, const std::string& name) {
+  return fmt::format("model.layers.{}.{}", index, name);
 }
 
 /// A test with a folder for its models, whose weights are large enough that every part has a visible effect.

@@ -12,31 +12,9 @@
 #include "lehr/mesh/thread_transport.h"
 #include "lehr/nn/module.h"
 #include "lehr/shard/ownership.h"
+#include "test/shard/one_device.h"
 
 namespace lehr::shard::test {
-
-/// Runs the body on every rank of a mesh.
-inline void on_mesh(
-    const mesh::DeviceMeshParameters& mesh, const std::function<void(mesh::DistributedContext&)>& body) {
-  mesh::run_ranks(
-      mesh.world_size(),
-      [&](mesh::Transport& transport) {
-        mesh::DistributedContext context(mesh, transport);
-        body(context);
-      },
-      std::chrono::seconds(60));
-}
-
-/// The message of the error that `on_mesh` throws; empty if none.
-inline std::string problem_on(
-    const mesh::DeviceMeshParameters& mesh, const std::function<void(mesh::DistributedContext&)>& body) {
-  try {
-    on_mesh(mesh, body);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
-}
 
 /// Equal to 1e-11 of the largest expected value: float64 sums of some hundred terms in another order.
 inline void expect_equal(const std::string& what, const at::Tensor& actual, const at::Tensor& expected) {

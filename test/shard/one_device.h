@@ -23,7 +23,7 @@ inline void on_mesh(
         mesh::DistributedContext context(mesh, transport);
         body(context);
       },
-      std::chrono::seconds(30));
+      std::chrono::seconds(60));
 }
 
 /// The message of the error that the body ends with on a mesh; empty if there is none.

@@ -16,6 +16,7 @@ namespace lehr::train {
 namespace {
 
 using model::test::LayerShape;
+using testing::curve;
 using testing::error_of;
 using testing::every_nth;
 using testing::Folder;
@@ -72,10 +73,6 @@ TrainConfig distilled_run(
   config.model = {};
   config.model.hf_assets_path = (folder / "shape").string();
   return config;
-}
-
-std::vector<double> curve(const TrainConfig& config, const std::string& key) {
-  return metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", key).values;
 }
 
 std::shared_ptr<nn::Model> built(const std::string& model_type, const std::vector<LayerShape>& layers, uint64_t seed) {

@@ -15,6 +15,7 @@ namespace fs = std::filesystem;
 using any_error::error_of;
 using ::testing::AllOf;
 using testing::checkpoint;
+using testing::curve;
 using ::testing::ElementsAre;
 using testing::expect_same_bits;
 using testing::family;
@@ -29,10 +30,6 @@ using testing::train;
 
 std::string quoted(const fs::path& path) {
   return "\"" + path.string() + "\"";
-}
-
-std::vector<double> curve(const TrainConfig& config, const std::string& key) {
-  return metric::read_metric(fs::path(config.job.dump_folder) / "metrics.jsonl", key).values;
 }
 
 int64_t of_state(const fs::path& folder, const std::string& key) {

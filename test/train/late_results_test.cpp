@@ -21,7 +21,7 @@ using ::testing::Throws;
 using testing::tiny_run;
 using Overrides = std::vector<std::pair<std::string, std::string>>;
 
-TrainResult train(const TrainConfig& config, bool deferred, const std::function<bool()>& stop = {}) {
+TrainResult train_run(const TrainConfig& config, bool deferred, const std::function<bool()>& stop = {}) {
   Logger log("", true);
   const auto list = testing::specs();
   Trainer trainer(config, {.specs = list, .log = log, .stop_requested = stop, .deferred_results = deferred});
@@ -59,7 +59,7 @@ TEST(DeferredReadBack, EqualsImmediateReadBack) {
     const Folder other;
     const auto early = tiny_run(one.path(), overrides);
     const auto deferred = tiny_run(other.path(), overrides);
-    EXPECT_EQ(train(early, false).loss, train(deferred, true).loss);
+    EXPECT_EQ(train_run(early, false).loss, train_run(deferred, true).loss);
     expect_same_run(early, deferred, 12);
   }
 }
@@ -68,13 +68,13 @@ TEST(DeferredReadBack, IsCompletedWhenARunIsStopped) {
   const Folder one;
   const Folder other;
   const auto once = tiny_run(one.path());
-  train(once, false);
+  train_run(once, false);
   const auto twice = tiny_run(other.path());
   int asked = 0;
-  const TrainResult stopped = train(twice, true, [&] { return ++asked == 5; });
+  const TrainResult stopped = train_run(twice, true, [&] { return ++asked == 5; });
   EXPECT_TRUE(stopped.stopped);
   EXPECT_EQ(stopped.step, 5);
-  train(twice, true);
+  train_run(twice, true);
   expect_same_run(once, twice, 12);
 }
 
@@ -83,7 +83,7 @@ TEST(DeferredReadBack, EndsARunWithNonFiniteGradientsBeforeItSaves) {
   const auto config =
       tiny_run(folder.path(), {{"model.args.initializer_range", "1e38"}, {"validation.enable", "false"}});
   EXPECT_THAT(
-      [&] { train(config, true); },
+      [&] { train_run(config, true); },
       Throws<Error>(::testing::Property(&Error::what, HasSubstr("step 1: the gradient norm is"))));
   EXPECT_FALSE(std::filesystem::exists(checkpoint(config, 4)));
 }

@@ -357,17 +357,13 @@ Overrides run_of(const std::string& name, Overrides more = {}) {
   return overrides;
 }
 
-std::vector<double> curve(const TrainConfig& config, const std::string& key) {
-  return metric::read_metric(fs::path(config.job.dump_folder) / "metrics.jsonl", key).values;
-}
-
 TEST(MultiTokenPredictionRun, LearnsAndSavesModulesThatTheNextRunLoads) {
   for (const std::string name : {"deepseek_v3", "glm4_moe", "qwen3_next"}) {
     SCOPED_TRACE(name);
     const testing::Folder first, second, third;
     const auto config = testing::tiny_run(first.path(), run_of(name, {{"training.steps", "12"}}));
     testing::train(config);
-    const auto losses = curve(config, "mtp_loss");
+    const auto losses = testing::curve(config, "mtp_loss");
     ASSERT_EQ(losses.size(), 12U);
     EXPECT_LT(losses.back(), losses.front() - 0.1);
 
@@ -390,7 +386,7 @@ TEST(MultiTokenPredictionRun, LearnsAndSavesModulesThatTheNextRunLoads) {
     const auto plain_run = testing::tiny_run(third.path(), without);
     testing::train(plain_run);
     const fs::path stripped = testing::checkpoint(plain_run, 1);
-    EXPECT_TRUE(curve(plain_run, "mtp_loss").empty());
+    EXPECT_TRUE(testing::curve(plain_run, "mtp_loss").empty());
     for (const auto& [tensor, value] : testing::tensors(stripped, "model")) {
       EXPECT_THAT(tensor, ::testing::Not(::testing::AnyOf(HasSubstr("eh_proj"), ::testing::StartsWith("mtp."))));
     }

@@ -24,7 +24,7 @@ Overrides with(Overrides overrides, const Overrides& more) {
   return overrides;
 }
 
-struct Case {
+struct OptimizerCase {
   std::string name;
   std::string family;
   Overrides optimizer;
@@ -38,7 +38,7 @@ Overrides run_of(const std::string& name, const Overrides& more) {
 
 const std::vector<Mesh> kMeshes{{.dp_replicate = 2, .dp_shard = 2}, {.tp = 2}, {.cp = 2}, {.pp = 2}};
 
-class OptimizersOnMeshes : public ::testing::TestWithParam<Case> {};
+class OptimizersOnMeshes : public ::testing::TestWithParam<OptimizerCase> {};
 
 TEST_P(OptimizersOnMeshes, EqualOneDevice) {
   const Overrides overrides = run_of(GetParam().family, GetParam().optimizer);
@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(
     All,
     OptimizersOnMeshes,
     ::testing::Values(
-        Case{
+        OptimizerCase{
             "sgd",
             "qwen3",
             {{"optimizer.name", "sgd"},
@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
              {"optimizer.dampening", "0.1"},
              {"optimizer.weight_decay", "0.01"}},
             kMeshes},
-        Case{
+        OptimizerCase{
             "sgd_nesterov_experts",
             "qwen3_moe",
             {{"optimizer.name", "sgd"},
@@ -77,22 +77,22 @@ INSTANTIATE_TEST_SUITE_P(
              {"optimizer.momentum", "0.9"},
              {"optimizer.nesterov", "true"}},
             {{.dp_shard = 4, .ep = 2}}},
-        Case{
+        OptimizerCase{
             "adam",
             "qwen3",
             {{"optimizer.name", "adam"}, {"optimizer.lr", "0.01"}, {"optimizer.weight_decay", "0.01"}},
             kMeshes},
-        Case{
+        OptimizerCase{
             "adam_experts",
             "qwen3_moe",
             {{"optimizer.name", "adam"}, {"optimizer.lr", "0.01"}},
             {{.dp_shard = 2, .tp = 2, .ep = 4}}},
-        Case{
+        OptimizerCase{
             "muon_all_matrices",  // also embeddings and head, whose rows tp shards
             "qwen3",
             {{"optimizer.name", "muon"}, {"optimizer.lr", "0.01"}, {"optimizer.muon_exclude", "norm"}},
             {{.dp_shard = 2, .tp = 2}, {.dp_shard = 2, .pp = 2}}},
-        Case{
+        OptimizerCase{
             "muon_original_scale",
             "qwen3",
             {{"optimizer.name", "muon"},

@@ -36,9 +36,9 @@ struct Base {
   std::string name;
   Overrides shape;
 };
-const Base kUntied{"qwen3", joined(shape_of("qwen3"), {{"model.args.tie_word_embeddings", "false"}})};
-const Base kTied{"qwen3", joined(shape_of("qwen3"), {{"model.args.tie_word_embeddings", "true"}})};
-const Base kExperts{"qwen3_moe", shape_of("qwen3_moe")};
+const Base kUntiedBase{"qwen3", joined(shape_of("qwen3"), {{"model.args.tie_word_embeddings", "false"}})};
+const Base kTiedBase{"qwen3", joined(shape_of("qwen3"), {{"model.args.tie_word_embeddings", "true"}})};
+const Base kExpertsBase{"qwen3_moe", shape_of("qwen3_moe")};
 
 // The folder of a base, trained once for all tests.
 std::string folder_of(const Base& base) {
@@ -66,24 +66,27 @@ struct Part {
 };
 
 const Overrides kLora{{"peft.method", "lora"}, {"peft.r", "3"}, {"optimizer.lr", "0.01"}};
-const Part kAdapters{"adapters", kUntied, kLora};
-const Part kDropout{"adapters with dropout", kUntied, joined(kLora, {{"peft.dropout", "0.25"}})};
-const Part kOfExperts{"adapters of experts", kExperts, kLora};
+const Part kAdapters{"adapters", kUntiedBase, kLora};
+const Part kDropout{"adapters with dropout", kUntiedBase, joined(kLora, {{"peft.dropout", "0.25"}})};
+const Part kOfExperts{"adapters of experts", kExpertsBase, kLora};
 const Part kTable{
     "adapters, and a tied table",
-    kTied,
+    kTiedBase,
     joined(kLora, {{"peft.full_tune_pattern", R"('model\.(embed_tokens|norm)')"}})};
-const Part kFrozenTable{"adapters, and a tied table that is frozen", kTied, kLora};
+const Part kFrozenTable{"adapters, and a tied table that is frozen", kTiedBase, kLora};
 // Some stages have nothing to train.
 const Part kLastLayer{
-    "adapters of the last layer", kUntied, joined(kLora, {{"peft.target_pattern", R"('.*layers\.3\..*_proj')"}})};
+    "adapters of the last layer", kUntiedBase, joined(kLora, {{"peft.target_pattern", R"('.*layers\.3\..*_proj')"}})};
 const Part kFirstLayer{
     "the first layer",
-    kUntied,
+    kUntiedBase,
     {{"peft.method", "full_tune"}, {"peft.full_tune_pattern", R"('model\.layers\.0')"}},
     "model"};
 const Part kNorm{
-    "the last norm", kUntied, {{"peft.method", "full_tune"}, {"peft.full_tune_pattern", R"('model\.norm')"}}, "model"};
+    "the last norm",
+    kUntiedBase,
+    {{"peft.method", "full_tune"}, {"peft.full_tune_pattern", R"('model\.norm')"}},
+    "model"};
 
 TrainConfig run_of(const Folder& folder, const Part& part, const Overrides& more = {}) {
   const Overrides start{{"checkpoint.initial_load_path", "\"" + folder_of(part.base) + "\""}};

@@ -21,7 +21,7 @@ using testing::Mesh;
 using testing::tiny_run;
 
 constexpr int64_t kBatchSize = 8;  // of a step, over all ranks
-constexpr int64_t kTokens = 32;
+constexpr int64_t kSequence = 32;
 
 struct Case {
   int64_t world_size = 1;
@@ -43,7 +43,7 @@ Logged logged_steps(const Case& one) {
   const TrainConfig config = tiny_run(
       folder.path(),
       {{"training.global_batch_size", std::to_string(kBatchSize)},
-       {"training.seq_len", std::to_string(kTokens)},
+       {"training.seq_len", std::to_string(kSequence)},
        {"training.steps", "12"},
        {"validation.freq", "5"},
        {"checkpoint.interval", "4"}});
@@ -55,7 +55,8 @@ Logged logged_steps(const Case& one) {
   const auto transport = mesh::fake_transport(0, one.world_size);
   const Ranks ranks(config.parallelism, transport.get());
   Logged logged{
-      .flops_per_token = static_cast<double>(args->get_nparams_and_flops(kTokens).causal_flops_per_token), .steps = {}};
+      .flops_per_token = static_cast<double>(args->get_nparams_and_flops(kSequence).causal_flops_per_token),
+      .steps = {}};
 
   Logger logger("", one.quiet);
   RunState state;
@@ -78,8 +79,8 @@ Logged logged_steps(const Case& one) {
     result.updated = true;
     result.work = {
         .valid = 1,
-        .tokens = kBatchSize * kTokens,
-        .attention_pairs = kBatchSize * kTokens * kTokens / 2 / one.documents};
+        .tokens = kBatchSize * kSequence,
+        .attention_pairs = kBatchSize * kSequence * kSequence / 2 / one.documents};
     logged.steps.push_back(log.step_ended(state, result, /*learning_rate=*/0.1));
   };
   if (one.drive) {
@@ -109,7 +110,7 @@ TEST(RunLog, ReportsTheShareOfThePeakAsItIs) {
       const Logged logged = logged_steps({.world_size = world_size, .peak_flops = peak_flops});
       for (const auto& metrics : logged.steps) {
         seconds += metrics.at("step_seconds");
-        tokens += kBatchSize * kTokens;
+        tokens += kBatchSize * kSequence;
         expect_near(metrics.at("tokens_per_second"), tokens / seconds);
         expect_near(metrics.at("mfu"), logged.flops_per_token * tokens / seconds / peak_flops);
       }
@@ -231,7 +232,7 @@ TEST(RunLog, CountsAttentionWithinDocuments) {
   constexpr double kPerPair = 12.0 * 2 * 2 * 8;
   const double whole = flops_per_token(1);
   expect_near(whole, logged_steps({}).flops_per_token);
-  EXPECT_NEAR((whole - flops_per_token(4)) / (kPerPair * kTokens / 2 * 3 / 4), 1, 1e-9);
+  EXPECT_NEAR((whole - flops_per_token(4)) / (kPerPair * kSequence / 2 * 3 / 4), 1, 1e-9);
 }
 
 // The number before `unit` in a progress line, as in "1.23 K tok/s".
@@ -275,7 +276,7 @@ TEST(RunLog, CountsEachTokenOfAStepOnceOnManyRanks) {
         {{"training.steps", "3"},
          {"training.local_batch_size", "1"},
          {"training.global_batch_size", std::to_string(kBatchSize)},
-         {"training.seq_len", std::to_string(kTokens)},
+         {"training.seq_len", std::to_string(kSequence)},
          {"checkpoint.enable", "false"},
          {"validation.enable", "false"}});
     testing::train_on(mesh, config);
@@ -286,7 +287,7 @@ TEST(RunLog, CountsEachTokenOfAStepOnceOnManyRanks) {
     double seconds = 0;
     for (size_t i = 0; i < rates.size(); ++i) {
       seconds += step_seconds[i];
-      expect_near(rates[i], static_cast<double>(i + 1) * kBatchSize * kTokens / seconds);
+      expect_near(rates[i], static_cast<double>(i + 1) * kBatchSize * kSequence / seconds);
     }
   }
 }

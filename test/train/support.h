@@ -11,6 +11,7 @@
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
 #include "lehr/config/config.h"
+#include "lehr/metric/metrics_log.h"
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
 #include "lehr/model/glm4_moe/family.h"
@@ -118,6 +119,11 @@ enable_tensorboard = false
   auto all = overrides;
   all.emplace_back("job.dump_folder", "\"" + (folder / "out").string() + "\"");
   return load_config<TrainConfig>({.file = file, .overrides = all});
+}
+
+/// The values of a key in metrics.jsonl of a run that has ended.
+inline std::vector<double> curve(const TrainConfig& config, const std::string& key) {
+  return metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", key).values;
 }
 
 /// Trains without output; `stop_after` > 0 ends the run after that step, as a signal would.

@@ -6,7 +6,7 @@
 namespace lehr::data::jinja {
 namespace {
 
-constexpr int kMaxDepth = 200;  // nested brackets; deeper recursion could overflow the stack
+constexpr int kMaxExpressionDepth = 200;  // nested brackets; deeper recursion could overflow the stack
 
 std::unique_ptr<Binary> binary(const Token& at, Operator op, ExpressionPtr left, ExpressionPtr right) {
   auto node = make_node<Binary>(at);
@@ -71,7 +71,7 @@ ExpressionPtr ExpressionParser::expression(bool conditional) {
     int& depth;
     ~Depth() { --depth; }
   } const guard{++depth_};
-  if (depth_ > kMaxDepth) {
+  if (depth_ > kMaxExpressionDepth) {
     throw Problem("expressions are nested too deeply", peek().line);
   }
   ExpressionPtr value = either();

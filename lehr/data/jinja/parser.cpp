@@ -8,7 +8,7 @@
 namespace lehr::data::jinja {
 namespace {
 
-constexpr int kMaxDepth = 100;  // nested blocks
+constexpr int kMaxBlockDepth = 100;  // nested blocks
 
 /// Parses Jinja's statements, with the cursor of the expression parser.
 class Parser {
@@ -24,7 +24,7 @@ class Parser {
   /// Parses statements up to a block that begins with one of `ends` (the template's end if there are none), and
   /// consumes that name.
   Body until(const std::set<std::string>& ends) {
-    if (++depth_ > kMaxDepth) {
+    if (++depth_ > kMaxBlockDepth) {
       throw Problem("blocks are nested too deeply", cursor_.peek().line);
     }
     Body body;

@@ -19,7 +19,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // Returns the gradient of the sinks (Hq): each is a key with value zero, whose weight is exp(sink - log_sum).
-at::Tensor sinks_gradient(
+at::Tensor sinks_gradient_by_head(
     const at::Tensor& dout, const at::Tensor& out, const at::Tensor& log_sum, const at::Tensor& sinks) {
   const at::Tensor products = (dout.to(at::kFloat) * out.to(at::kFloat)).sum(-1).transpose(1, 2);  // (B, Hq, T)
   return (sinks.unsqueeze(-1) - log_sum).exp().mul(products).sum(at::IntArrayRef{0, 2}, false, at::kDouble).neg();
@@ -72,7 +72,8 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
         plan);
     at::Tensor dsinks;
     if (plan.sinks.defined() && ctx->needs_input_grad(3)) {
-      dsinks = sinks_gradient(dout, saved[3], saved[4], plan.sinks).to(ctx->saved_data["sinks_type"].toScalarType());
+      dsinks =
+          sinks_gradient_by_head(dout, saved[3], saved[4], plan.sinks).to(ctx->saved_data["sinks_type"].toScalarType());
     }
     return {dq, dk, dv, dsinks, {}};
   }

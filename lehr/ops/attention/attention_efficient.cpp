@@ -120,7 +120,7 @@ std::optional<int64_t> window_of(const Part& part, const AttentionOptions& optio
   return options.window && *options.window < part.longest ? options.window : std::nullopt;
 }
 
-std::tuple<at::Tensor, at::Tensor> forward(
+std::tuple<at::Tensor, at::Tensor> efficient_forward(
     const at::Tensor& q,
     const at::Tensor& k,
     const at::Tensor& v,
@@ -155,7 +155,7 @@ std::tuple<at::Tensor, at::Tensor> forward(
   return {out, log_sum};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(
+std::tuple<at::Tensor, at::Tensor, at::Tensor> efficient_backward(
     const at::Tensor& dout,
     const at::Tensor& q,
     const at::Tensor& k,
@@ -202,7 +202,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(
 }
 }  // namespace
 
-const VariableLengthKernel kEfficient = {.forward = forward, .backward = backward};
+const VariableLengthKernel kEfficient = {.forward = efficient_forward, .backward = efficient_backward};
 
 bool efficient_takes(at::ScalarType type, const AttentionOptions& options) {
   return (type == at::kFloat || type == at::kHalf || type == at::kBFloat16) && !options.softcap;

@@ -30,7 +30,7 @@ struct Window {
   bool causal() const { return !left; }  // a window that ends at the query's own position implies causal order
 };
 
-std::tuple<at::Tensor, at::Tensor> forward(
+std::tuple<at::Tensor, at::Tensor> flash_forward(
     const at::Tensor& q,
     const at::Tensor& k,
     const at::Tensor& v,
@@ -56,7 +56,7 @@ std::tuple<at::Tensor, at::Tensor> forward(
   return {cut_heads(std::get<0>(found), v.size(2)), std::get<1>(found)};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(
+std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward(
     const at::Tensor& dout,
     const at::Tensor& q,
     const at::Tensor& k,
@@ -118,7 +118,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_on_meta(
 }
 }  // namespace
 
-const VariableLengthKernel kFlash = {.forward = forward, .backward = backward};
+const VariableLengthKernel kFlash = {.forward = flash_forward, .backward = flash_backward};
 const VariableLengthKernel kFlashOnMeta = {.forward = forward_on_meta, .backward = backward_on_meta};
 
 bool flash_takes(at::ScalarType type, int64_t size, int64_t value_size, const AttentionOptions& options) {

@@ -19,7 +19,7 @@ void each_sequence(const Sequences& sequences, const Body& body) {
   }
 }
 
-std::tuple<at::Tensor, at::Tensor> forward(
+std::tuple<at::Tensor, at::Tensor> reference_forward(
     const at::Tensor& q,
     const at::Tensor& k,
     const at::Tensor& v,
@@ -37,7 +37,7 @@ std::tuple<at::Tensor, at::Tensor> forward(
   return {out, log_sum};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(
+std::tuple<at::Tensor, at::Tensor, at::Tensor> reference_backward(
     const at::Tensor& dout,
     const at::Tensor& q,
     const at::Tensor& k,
@@ -64,6 +64,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(
 }
 }  // namespace
 
-const VariableLengthKernel kVariableLength = {.forward = forward, .backward = backward};
+const VariableLengthKernel kVariableLength = {.forward = reference_forward, .backward = reference_backward};
 
 }  // namespace lehr::ops::reference
