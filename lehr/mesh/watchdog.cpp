@@ -214,7 +214,8 @@ void Watchdog::wait(
   try {
     if (message) {
       expect_message(work);
-      const bool done = work->wait();
+      // In one piece: Gloo closes all connections of the group when a wait times out.
+      const bool done = work->wait(options_.timeout);
       {
         const std::lock_guard lock(mutex_);
         message_.reset();

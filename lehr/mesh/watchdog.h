@@ -50,7 +50,7 @@ class Watchdog {
   struct Options {
     int64_t rank = 0;
     int64_t world_size = 1;
-    /// Time limit of a collective: for the text of messages; the backend enforces it.
+    /// Time limit of a collective, which the backend enforces, and of a message between two ranks. 0: none.
     std::chrono::milliseconds timeout{};
     /// Time that the other ranks get to report their state.
     std::chrono::milliseconds patience{2500};

@@ -150,6 +150,13 @@ class Save {
         files[file.name] = {.num_bytes = file.num_bytes, .crc32c = crc32c_from_linear(sum.crc, file.num_bytes)};
       }
     }
+    for (const auto& [name, text] : contents_.texts) {
+      if (std::find(contents_.checked_texts.begin(), contents_.checked_texts.end(), name) !=
+          contents_.checked_texts.end()) {
+        const auto bytes = std::as_bytes(std::span(text));
+        files[name] = {.num_bytes = static_cast<int64_t>(bytes.size()), .crc32c = crc32c(bytes)};
+      }
+    }
     write_file(folder_, kIntegrityFile, format_integrity(files));
     store_.commit(contents_.step);
   }

@@ -46,6 +46,8 @@ struct CheckpointContents {
   std::vector<WeightSet> weights;
   std::vector<std::pair<std::string, std::string>> texts = {};             ///< Name and content.
   std::vector<std::pair<std::string, std::filesystem::path>> copies = {};  ///< Name, and the file to copy.
+  /// Names among `texts` that integrity.json covers, like the tensors: those that nobody but a run should write.
+  std::vector<std::string> checked_texts = {};
   /// Time that ranks wait for files created by the main rank: shared file systems may show them late.
   std::chrono::milliseconds patience = std::chrono::seconds(20);
 };

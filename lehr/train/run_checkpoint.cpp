@@ -314,6 +314,7 @@ void RunCheckpoints::add_texts(state::CheckpointContents& contents, const RunSta
     contents.texts.emplace_back("generation_config.json", to_json(generation, true) + "\n");
   }
   contents.texts.emplace_back("trainer.json", to_json(to_node(state), true) + "\n");
+  contents.checked_texts = {"trainer.json"};
 }
 
 std::optional<std::string> RunCheckpoints::wait() {

@@ -2,8 +2,10 @@
 #include "lehr/memory/caching_allocator.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -225,6 +227,23 @@ TEST(TensorMemory, LargeTensorsReuseMemoryAndThoseFromBeforeAreFreedAsBefore) {
   EXPECT_EQ(large.sum().item<float>(), 0) << "zeros are written, whatever was there";
   large.resize_({2 << 20});
   EXPECT_EQ(large.narrow(0, 0, 1 << 20).sum().item<float>(), 0) << "a tensor that grows takes its values along";
+}
+
+// Otherwise they keep their neighbours from being merged, and a heap of aligned blocks grows without end.
+TEST(TensorMemory, SmallFreedBlocksOfAThreadAreMerged) {
+  keep_tensor_memory();
+  const size_t before = ::mallinfo2().fsmblks;
+  std::thread([&] {
+    constexpr size_t kBlocks = 200;  // the thread's cache keeps seven
+    std::vector<void*> blocks(kBlocks);
+    for (void*& block : blocks) {
+      block = std::malloc(40);
+    }
+    for (void* const block : blocks) {
+      std::free(block);
+    }
+    EXPECT_LE(::mallinfo2().fsmblks, before);
+  }).join();
 }
 
 TEST(ScratchMemory, IsCachedLikeATensorButIsNotATensor) {

@@ -203,6 +203,28 @@ TEST(GlooTransport, ADelayedRankIsNamedWithItsActivity) {
   EXPECT_THAT(problems, testing::Each(problems[0])) << "all ranks say the same";
 }
 
+TEST(GlooTransport, AMessageHasTheTimeLimitOfCollectives) {
+  GlooOptions options = kQuick;
+  options.timeout = milliseconds(1000);
+  options.init_timeout = milliseconds(60'000);
+  const auto start = std::chrono::steady_clock::now();
+  const auto problems = on_gloo(
+      2,
+      [](Transport& transport) {
+        DistributedContext context({.pipeline_parallel = 2}, transport);
+        const Group& group = context.group(axis::pp);
+        group.all_reduce(at::ones({2}));  // connects the ranks
+        if (context.rank() == 0) {
+          group.start_receive(at::empty({2}), 1).wait();
+        } else {
+          std::this_thread::sleep_for(milliseconds(2600));  // sends nothing
+        }
+      },
+      options);
+  EXPECT_THAT(problems[0], HasSubstr("receive on axis pp (ranks 0, 1) was not finished within 1 s"));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, options.init_timeout);
+}
+
 TEST(GlooTransport, ARankWithoutHeartbeatsIsCalledSilent) {
   GlooOptions options = kQuick;
   options.timeout = milliseconds(800);

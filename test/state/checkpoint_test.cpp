@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "lehr/state/integrity.h"
 #include "test/state/checkpoint_support.h"
 
 namespace lehr::state {
@@ -18,6 +19,23 @@ using testing::make_contents;
 using testing::steps_of;
 using testing::TemporaryFolder;
 using testing::write_bytes;
+
+TEST(Checkpoint, ChecksumsOfTextsFindAFlippedBitInThem) {
+  const TemporaryFolder folder;
+  CheckpointStore store(folder.path());
+  CheckpointContents contents = make_contents(7, 1);
+  contents.checked_texts = {"trainer.json"};
+  write_checkpoint(store, contents);
+  const fs::path checkpoint = store.path_of(7);
+  OneRank alone;
+  EXPECT_EQ(find_damage(checkpoint, true, alone), std::nullopt);
+  write_bytes(checkpoint / "nested/config.json", "[]");
+  EXPECT_EQ(find_damage(checkpoint, true, alone), std::nullopt) << "a text that others may edit";
+  write_bytes(checkpoint / "trainer.json", "{\"mark\": 3}");  // 1 and 3 differ in one bit
+  EXPECT_THAT(
+      find_damage(checkpoint, true, alone).value_or(""),
+      HasSubstr("trainer.json: its bytes changed since it was saved"));
+}
 
 TEST(CheckpointStore, FindsOnlyFoldersWithTheExactName) {
   const TemporaryFolder folder;

@@ -308,7 +308,7 @@ TEST_P(FindCheckpoint, SkipsDamagedCheckpointsAndNamesTheFile) {
   EXPECT_TRUE(fs::exists(folder.path() / "step-30.damaged"));
 }
 
-// integrity.json covers the tensors only.
+// Here integrity.json covers the tensors only.
 TEST_P(FindCheckpoint, SkipsCheckpointsWithoutReadableConfigOrState) {
   const Folder folder;
   for (const int64_t step : {10, 20, 30, 40}) {

@@ -190,6 +190,22 @@ TEST(Trainer, KeepsTheLatestCheckpointsOnly) {
   EXPECT_TRUE(std::filesystem::exists(checkpoint(config, 12)));
 }
 
+// The file would still be valid, and the run would read other sequences.
+TEST(Trainer, AFlippedDigitOfItsStateIsDamage) {
+  const Folder folder;
+  const auto config = tiny_run(folder.path());
+  train(config);
+  const auto damaged = checkpoint(config, 12);
+  std::string text = read_file(damaged / "trainer.json");
+  const size_t digit = text.find_first_of("0123456789", text.find("sequences_read"));
+  ASSERT_NE(digit, std::string::npos);
+  text[digit] ^= 1;
+  write_file_atomically(damaged / "trainer.json", text);
+  train(config);
+  EXPECT_TRUE(std::filesystem::exists(damaged.string() + ".damaged"));
+  EXPECT_TRUE(std::filesystem::exists(damaged)) << "the steps after the checkpoint before are done again";
+}
+
 TEST(Trainer, RefusesToResumeWithAnotherModelShapeOrDataOrder) {
   const Folder folder;
   train(tiny_run(folder.path(), {{"training.steps", "4"}}));
