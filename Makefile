@@ -23,7 +23,7 @@ endif
 GPU_TESTS := mesh_test ops_test optim_test
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build train wheel docs docs-serve release test test-all mutants fuzz bench bench-fsdp bench-neighbours bench-published bench-python bench-ops bench-tokenizer bench-build gpu-check gpu-pack gpu-build format format-check tidy clean
+.PHONY: help setup configure build train wheel docs docs-serve release test test-all mutants faults soak fuzz bench bench-fsdp bench-neighbours bench-published bench-python bench-ops bench-tokenizer bench-build gpu-check gpu-pack gpu-build format format-check tidy clean
 
 help: ## Show this list
 	@echo "Lehr trains large language models. From a fresh clone:"
@@ -131,6 +131,9 @@ mutants: setup ## Plant bugs one at a time and check that their tests fail; ARGS
 
 faults: build ## Kill, stop, crash and starve real runs, and damage their files; ARGS="--seed 2 --only sleep"
 	OMP_WAIT_POLICY=PASSIVE python3 test/program/faults.py $(BUILD)/lehr $(ARGS)
+
+soak: build ## Disturb random runs for some time, beside one that must not grow; ARGS="--minutes 120 --seed 7"
+	OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python3 test/program/soak.py $(BUILD)/lehr $(ARGS)
 
 fuzz: ## Fuzz the parsers of files with libFuzzer; ARGS="--parser json --seconds 60" or "--list"
 	@script/setup.sh sanitizers

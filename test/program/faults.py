@@ -6,8 +6,10 @@ Usage: faults.py LEHR [--seed N] [--only WORD] [--kills N] [--table FILE]      (
 Runs have one device, or four ranks as processes (dp_shard 2 x tp 2). The instants and the victims follow from the seed.
 docs/reliability.md describes the faults; --table writes its table.
 """
-import argparse, json, os, random, re, shutil, signal, subprocess, sys, tempfile, time
+import argparse, os, random, re, shutil, signal, subprocess, sys, tempfile, time
 from pathlib import Path
+
+from disturbed_run import Run, flip_a_bit
 
 CONFIG = """
 [model]
@@ -69,99 +71,11 @@ def holds(what, condition, detail=""):
     return condition
 
 
-def environment(pid):
-    try:
-        return "\0" + Path(f"/proc/{pid}/environ").read_text()
-    except OSError:  # the process has just ended
-        return ""
-
-
-class Run:
-    """A run in a folder of its own, with one process or four."""
-
-    def __init__(self, name, ranks, data=None):
-        self.folder, self.ranks = work / name, ranks
-        self.data = data or work / "data.txt"
-        self.config = work / f"{name}.toml"
-        self.config.write_text(CONFIG.replace("DATA", str(self.data)))
-
-    def start(self, *more, mesh=None, launch=()):
-        mesh = (MESH if self.ranks == RANKS else []) if mesh is None else mesh
-        train = ["train", self.config, "--quiet", f"--job.dump_folder={self.folder}", *mesh, *more]
-        ranks = ["launch", "-n", self.ranks, *launch, "--"] if self.ranks > 1 else []
-        self.process = subprocess.Popen([str(lehr), *map(str, ranks), *map(str, train)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        text=True)
-        self.pids = {}
-        return self
-
-    def end(self, seconds=300):
-        """Returns exit code and standard error; a run that hangs is killed, and has no exit code."""
-        try:
-            return self.process.returncode, self.process.communicate(timeout=seconds)[1]
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return None, "it hangs"
-        finally:
-            self.code = self.process.returncode
-
-    def finish(self, *more, **how):
-        self.start(*more, **how)
-        error = self.end()[1]
-        return self.code, error
-
-    def steps(self):
-        try:
-            return sum('"loss"' in line for line in (self.folder / "metrics.jsonl").read_text().splitlines())
-        except OSError:
-            return 0
-
-    def wait_for(self, step):
-        while self.process.poll() is None and self.steps() < step:
-            time.sleep(0.01)
-        time.sleep(rng.uniform(0, 0.1))
-
-    def pid(self, rank):
-        """Returns the process of a rank; found once per start, since a search takes longer than a save."""
-        if self.ranks == 1:
-            return self.process.pid
-        if rank in self.pids and f"\0RANK={rank}\0" in environment(self.pids[rank]):  # not since the launcher's restart
-            return self.pids[rank]
-        children = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True).stdout.split()
-        self.pids = {r: int(pid) for pid in children for r in range(self.ranks) if f"\0RANK={r}\0" in environment(pid)}
-        return self.pids.get(rank, 0)
-
-    def hit(self, rank, number):
-        if pid := self.pid(rank):
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:  # the run has just ended
-                pass
-
-    def checkpoint(self, step):
-        return self.folder / f"checkpoints/step-{step}"
-
-    def newest(self):
-        return max(self.folder.glob("checkpoints/step-*"), key=lambda path: int(path.name[5:]))
-
-    def bits(self):
-        return {stem: (self.checkpoint(STEPS) / f"{stem}.safetensors").read_bytes() for stem in ("model", "optimizer")}
-
-    def leftovers(self):
-        """Returns what a run must not leave: processes, and half-written checkpoints."""
-        pids = [pid for pid in filter(str.isdigit, os.listdir("/proc")) if str(self.folder) in command_line(pid)]
-        return pids + [path.name for path in self.folder.glob("checkpoints/.*step-*")]
-
-
-def command_line(pid):
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
-
-
-def losses(run):
-    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
-    return {line["step"]: line["loss"] for line in lines if "loss" in line}
+def new_run(name, ranks, data=None):
+    """Returns a run in a folder of its own, with one process or four."""
+    config = work / f"{name}.toml"
+    config.write_text(CONFIG.replace("DATA", str(data or work / "data.txt")))
+    return Run(lehr, work / name, config, ranks, MESH if ranks == RANKS else [], rng=rng)
 
 
 undisturbed = {}
@@ -170,7 +84,7 @@ undisturbed = {}
 def whole(ranks):
     """Returns an undisturbed run on that many ranks."""
     if ranks not in undisturbed:
-        undisturbed[ranks] = Run(f"undisturbed_{ranks}", ranks)
+        undisturbed[ranks] = new_run(f"undisturbed_{ranks}", ranks)
         begin = time.monotonic()
         code, error = undisturbed[ranks].finish()
         undisturbed[ranks].seconds = time.monotonic() - begin
@@ -186,7 +100,7 @@ def goes_on(name, run, fault, diagnosed, more=()):
     run.wait_for(done + 1)
     run.recovered = recovered = time.monotonic() - begin
     error = run.end()[1]
-    good = run.code == 0 and run.bits() == whole(run.ranks).bits()
+    good = run.code == 0 and run.bits(STEPS) == whole(run.ranks).bits(STEPS)
     holds(f"{name}: the run goes on with the bits of an undisturbed one", good, f"exit code {run.code}\n{error}")
     holds(f"{name}: nothing is left behind", not run.leftovers(), run.leftovers())
     rows.append((fault, f"{diagnosed:.1f} s" if diagnosed is not None else "at the next start", f"{recovered:.1f} s"))
@@ -211,46 +125,24 @@ INSTANTS = {
 }
 
 
-def wait_for_a_save(run, instant):
-    """Returns within a checkpoint's writing, or right after it has got its name."""
-    half_written = lambda: has_half_written(run)
-    while run.process.poll() is None and not half_written():
-        pass  # a save takes milliseconds
-    if instant == "write":
-        time.sleep(rng.uniform(0, 0.003))
-    while instant == "rename" and run.process.poll() is None and half_written():
-        pass
-
-
-def has_half_written(run):
-    return any(name.startswith(".step-") and name.endswith(".saving") for name in names(run.folder / "checkpoints"))
-
-
-def names(folder):
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
 def killed(ranks, instant):
     """Kills five times per run, with a checkpoint in each step, and compares the bits of what continues."""
     longest = in_a_save = 0
     for begin in range(0, options.kills, 5):
-        run = Run(f"killed_{instant}_{ranks}_{begin}", ranks)
+        run = new_run(f"killed_{instant}_{ranks}_{begin}", ranks)
         for number in range(begin, min(begin + 5, options.kills)):
             run.start()
             run.wait_for(min(run.steps() + rng.randrange(1, 8), STEPS - 10))
             victim = rng.randrange(ranks)
             run.pid(victim)
             if instant != "random":
-                wait_for_a_save(run, instant)
+                run.wait_for_a_save(instant)
             run.hit(victim, signal.SIGKILL)
             if ranks > 1:
                 longest = max(longest, ends(f"kill {number}", run, [137], rf"rank {victim} was killed by signal 9 \(SIGKILL\)"))
             else:
                 run.end()
-            in_a_save += has_half_written(run)
+            in_a_save += run.has_half_written()
         goes_on(f"kills {instant}, {ranks} ranks", run, "", longest)
         rows.pop()
     what = f"{options.kills} SIGKILLs {INSTANTS[instant]}, {ranks} {'ranks' if ranks > 1 else 'rank'} ({in_a_save} left a half-written checkpoint)"
@@ -259,16 +151,16 @@ def killed(ranks, instant):
 
 def stopped_by_a_signal(number):
     name = signal.Signals(number).name
-    run = Run(f"stopped_{number}", RANKS).start()
+    run = new_run(f"stopped_{number}", RANKS).start()
     run.wait_for(rng.randrange(2, 20))
     run.hit(rng.randrange(RANKS), number)
     took = ends(name, run, [128 + number, 128 + signal.SIGTERM])  # the others are told by the first one to stop
-    holds(f"{name}: the last step is saved", run.newest().name == f"step-{max(losses(run))}", run.newest())
+    holds(f"{name}: the last step is saved", run.newest().name == f"step-{max(run.losses())}", run.newest())
     goes_on(name, run, f"{name} to one rank: all save and stop", took)
 
 
 def asleep():
-    run = Run("asleep", RANKS).start("--checkpoint.interval=20")
+    run = new_run("asleep", RANKS).start("--checkpoint.interval=20")
     run.wait_for(23)
     victim = rng.randrange(RANKS)
     begin = time.monotonic()
@@ -279,11 +171,11 @@ def asleep():
 
 def asleep_in_a_save():
     """Stops a rank while the others wait for its part of a checkpoint, or for it in the collective after that."""
-    run = Run("asleep_in_a_save", RANKS).start("--checkpoint.async_mode=disabled")
+    run = new_run("asleep_in_a_save", RANKS).start("--checkpoint.async_mode=disabled")
     run.wait_for(20)
     victim = rng.randrange(RANKS)
     run.pid(victim)
-    wait_for_a_save(run, "write")
+    run.wait_for_a_save()
     begin = time.monotonic()
     run.hit(victim, signal.SIGSTOP)
     took = ends("SIGSTOP in a save", run, [1, 137], rf"rank {victim}\b.* is silent", within=DIAGNOSED_IN + 10, begin=begin)
@@ -292,7 +184,7 @@ def asleep_in_a_save():
 
 def crashed(number):
     name = signal.Signals(number).name
-    run = Run(f"crashed_{number}", RANKS).start()
+    run = new_run(f"crashed_{number}", RANKS).start()
     run.wait_for(3)
     victim = rng.randrange(RANKS)
     run.hit(victim, number)
@@ -301,7 +193,7 @@ def crashed(number):
 
 
 def launcher_killed():
-    run = Run("launcher", RANKS).start()
+    run = new_run("launcher", RANKS).start()
     run.wait_for(4)
     run.process.kill()
     begin = time.monotonic()
@@ -315,21 +207,21 @@ def launcher_killed():
 
 
 def restarted_by_itself():
-    run = Run("by_itself", RANKS).start(launch=("--restarts", 3))
+    run = new_run("by_itself", RANKS).start(launch=("--restarts", 3))
     for step in (8, 25):
         run.wait_for(step)
         run.hit(rng.randrange(RANKS), signal.SIGKILL)
         time.sleep(1)
     error = run.end()[1]
-    good = run.code == 0 and run.bits() == whole(RANKS).bits() and error.count("starting all ranks again") == 2
+    good = run.code == 0 and run.bits(STEPS) == whole(RANKS).bits(STEPS) and error.count("starting all ranks again") == 2
     holds("two kills with --restarts: no person is needed, and the bits are the same", good, f"{run.code}\n{error}")
 
 
 def goes_on_with_fewer_ranks():
     """A rank that is killed twice is left out: dp_shard 2 x tp 2 becomes tp 2, and the losses are those of one device."""
-    expected, seconds = losses(whole(1)), []
+    expected, seconds = whole(1).losses(), []
     for number in range(3):
-        run = Run(f"fewer_{number}", RANKS).start(launch=("--restarts", 3, "--min-ranks", 2))
+        run = new_run(f"fewer_{number}", RANKS).start(launch=("--restarts", 3, "--min-ranks", 2))
         victim = rng.randrange(RANKS)
         for step in (8, 20):
             run.wait_for(step)
@@ -344,8 +236,8 @@ def goes_on_with_fewer_ranks():
             took = time.monotonic() - begin
         seconds.append(took)
         error = run.end()[1]
-        worst = max(abs(loss / expected[step] - 1) for step, loss in losses(run).items())
-        good = run.code == 0 and len(losses(run)) == STEPS and worst < 1e-10
+        worst = max(abs(loss / expected[step] - 1) for step, loss in run.losses().items())
+        good = run.code == 0 and len(run.losses()) == STEPS and worst < 1e-10
         says = f"rank {victim} failed twice and is left out; the run continues with 2 ranks" in error
         holds(f"rank {victim} is killed twice: 2 ranks go on, with the losses of one device (off by {worst:.1e})", good and says,
               f"{run.code}\n{error}")
@@ -354,7 +246,7 @@ def goes_on_with_fewer_ranks():
 
 
 def disk_full():
-    run = Run("disk_full", 1)
+    run = new_run("disk_full", 1)
     run.finish("--training.steps=10", "--lr_scheduler.decay_ratio=0.0")
     shutil.rmtree(run.folder)
     # A limit of the file size: writes fail as on a full disk, and it needs no privileges. Checkpoints are larger, the log is not.
@@ -366,7 +258,7 @@ def disk_full():
 
 
 def damaged(name, damage, stem):
-    run = Run(name, RANKS).start()
+    run = new_run(name, RANKS).start()
     run.wait_for(10)
     run.hit(0, signal.SIGTERM)
     run.end()
@@ -374,12 +266,12 @@ def damaged(name, damage, stem):
     damage(newest / stem)
     begin = time.monotonic()
     run.start()
-    run.wait_for(max(losses(run)))
+    run.wait_for(max(run.losses()))
     took = time.monotonic() - begin
     error = run.end()[1]
     good = run.code == 0 and newest.name in error and stem in error and "aside" in error
     holds(f"{name}: the damaged checkpoint is set aside by name, and the one before is used", good, f"{run.code}\n{error}")
-    holds(f"{name}: the same bits", run.code == 0 and run.bits() == whole(RANKS).bits())
+    holds(f"{name}: the same bits", run.code == 0 and run.bits(STEPS) == whole(RANKS).bits(STEPS))
     rows.append((f"{stem}: {name.replace('_', ' ')}", "at the next start", f"{took:.1f} s"))
 
 
@@ -388,9 +280,7 @@ def truncated(path):
 
 
 def flipped(path):
-    raw = bytearray(path.read_bytes())
-    raw[rng.randrange(len(raw) // 2, len(raw))] ^= 1 << rng.randrange(8)
-    path.write_bytes(raw)
+    flip_a_bit(path, rng, first=path.stat().st_size // 2)
 
 
 def other_data():
@@ -398,7 +288,7 @@ def other_data():
     shutil.copy(work / "data.txt", data)
     for name, change in [("grown", lambda text: text + "and one line more\n"), ("shrunk", lambda text: text[: len(text) // 2]),
                          ("edited", lambda text: "X" + text[1:])]:
-        run = Run(f"data_{name}", 1, data)
+        run = new_run(f"data_{name}", 1, data)
         shutil.copy(work / "data.txt", data)
         run.start()
         run.wait_for(5)
@@ -412,8 +302,8 @@ def other_data():
 
 
 def other_meshes():
-    expected = losses(whole(RANKS))
-    run = Run("meshes", RANKS).start()
+    expected = whole(RANKS).losses()
+    run = new_run("meshes", RANKS).start()
     run.wait_for(10)
     run.hit(1, signal.SIGTERM)
     run.end()
@@ -424,9 +314,9 @@ def other_meshes():
         if ranks > 1:
             run.hit(0, signal.SIGTERM)
         error = run.end()[1]
-    worst = max(abs(loss / expected[step] - 1) for step, loss in losses(run).items())
+    worst = max(abs(loss / expected[step] - 1) for step, loss in run.losses().items())
     holds(f"4, then 2, then 1 rank: the losses are those of one mesh (off by {worst:.1e})",
-          run.code == 0 and len(losses(run)) == STEPS and worst < 1e-10, error)
+          run.code == 0 and len(run.losses()) == STEPS and worst < 1e-10, error)
     rows.append(("the run goes on with other numbers of ranks", "-", "losses equal in float64"))
 
 
