@@ -37,6 +37,8 @@ NEMOTRON = {"model_type": "nemotron_h", "head_dim": 8, "mamba_num_heads": 6, "ma
             "mlp_bias": False, "attention_bias": False, "time_step_limit": [0.0, float("inf")], "time_step_min": 0.001,
             "time_step_max": 0.1, "time_step_floor": 0.0001, "layer_norm_epsilon": 1e-5, "residual_in_fp32": False,
             "rescale_prenorm_residual": True, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+NEMOTRON_EXPERTS = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 5,
+                    "moe_shared_expert_intermediate_size": 7, "n_shared_experts": 1}
 GPT_OSS = {"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 6,
            "rope_theta": 150000, "rms_norm_eps": 1e-5, "attention_bias": True, "pad_token_id": 0}
 # A case's keys are those of its config.json, as published ones have them.
@@ -169,6 +171,21 @@ CASES = {
     # The keys of transformers 5, and a limit of time steps that cuts.
     "nemotron_h_types": NEMOTRON | {"layers_block_type": [LINEAR, FULL, "mlp"], "time_step_min": 0.7,
                                     "time_step_max": 1.0, "mamba_num_heads": 4, "n_groups": 4},
+    # The keys of Nemotron 3 Nano's own files.
+    "nemotron_h_experts": NEMOTRON | NEMOTRON_EXPERTS | {"num_hidden_layers": 5, "hybrid_override_pattern": "MEM*E",
+                                                         "norm_topk_prob": True, "n_group": 1, "topk_group": 1,
+                                                         "routed_scaling_factor": 2.5, "norm_eps": 1e-5,
+                                                         "partial_rotary_factor": 1.0, "rope_theta": 10000,
+                                                         "mamba_ssm_cache_dtype": "float32",
+                                                         "moe_shared_expert_overlap": False},
+    # A router with groups, and a feed-forward block too; the keys of transformers 5.
+    "nemotron_h_router": NEMOTRON | NEMOTRON_EXPERTS | {"layers_block_type": ["moe", FULL, "mlp", LINEAR],
+                                                        "num_hidden_layers": 4, "n_routed_experts": 6, "n_group": 3,
+                                                        "topk_group": 2, "norm_topk_prob": False,
+                                                        "routed_scaling_factor": 1.5},
+    # As transformers 5 names its modules.
+    "nemotron_h_fused": NEMOTRON | NEMOTRON_EXPERTS | {"hybrid_override_pattern": "*EM", "n_routed_experts": 5,
+                                                       "num_experts_per_tok": 3},
     # The keys of gpt-oss's own files.
     "gpt_oss_yarn": GPT_OSS | {"layer_types": [SLIDING, FULL, SLIDING], "sliding_window": 4, "swiglu_limit": 7.0,
                                "experts_per_token": 2, "initial_context_length": 16, "router_aux_loss_coef": 0.9,
@@ -191,7 +208,7 @@ CASES = {
                                 "num_local_experts": 3, "sliding_window": 4, "head_dim": 4,
                                 "quantization_config": {"quant_method": "mxfp4"}},
 }
-FUSED = {"mixtral_fused", "deepseek_v3_fused", "glm4_moe_fused", "qwen3_next_fused"}
+FUSED = {"mixtral_fused", "deepseek_v3_fused", "glm4_moe_fused", "qwen3_next_fused", "nemotron_h_fused"}
 FUSED |= {case for case in CASES if case.startswith("gpt_oss")}
 ADAMW = {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-5, "weight_decay": 0.1, "max_grad_norm": 1.0}
 STEPS = 10
@@ -230,11 +247,20 @@ def randomize(model):
             buffer.copy_(0.1 * torch.randn(buffer.shape))
 
 
+def with_backbone(tensors):
+    """The tensors of Nemotron-H with the published prefix."""
+    return {name.replace("model.", "backbone."): tensor for name, tensor in tensors.items()}
+
+
 def published(tensors, model_type):
     """The tensors with the names of published checkpoints: one per expert and projection."""
-    if model_type == "nemotron_h":
-        return {name.replace("model.", "backbone."): tensor for name, tensor in tensors.items()}
     result = {}
+    if model_type == "nemotron_h":
+        for name, tensor in with_backbone(tensors).items():
+            layer, found, projection = name.partition(".experts.")
+            result |= ({f"{layer}.experts.{e}.{projection}.weight": one for e, one in enumerate(tensor)} if found else
+                       {name: tensor})
+        return result
     for name, tensor in tensors.items():
         layer, found, projection = name.partition(".mlp.experts.")
         mixtral = model_type == "mixtral"
@@ -327,7 +353,8 @@ def write(folder, case):
         stored, weights = in_mxfp4(weights)
         model.load_state_dict(weights)
     stored = {k: v for k, v in stored.items() if not (k == "lm_head.weight" and model.config.tie_word_embeddings)}
-    named = (lambda tensors: tensors) if folder.name in FUSED else lambda t: published(t, case["model_type"])
+    fused = with_backbone if case["model_type"] == "nemotron_h" else lambda tensors: tensors
+    named = fused if folder.name in FUSED else lambda t: published(t, case["model_type"])
     save_file({k: v.clone() for k, v in named(stored).items()}, folder / "model.safetensors",
               metadata={"format": "pt"})
     documents = DOCUMENTS.get(folder.name, [7, 1, 4])

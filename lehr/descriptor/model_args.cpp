@@ -14,7 +14,7 @@ namespace lehr::descriptor {
 
 ExpertLayout expert_layout_of(const std::vector<std::string>& stored_names) {
   const bool fused = std::any_of(stored_names.begin(), stored_names.end(), [](const std::string& name) {
-    return name.ends_with(".mlp.experts.gate_up_proj") || name.ends_with(".mlp.experts.down_proj");
+    return name.ends_with(".experts.gate_up_proj") || name.ends_with(".experts.down_proj");
   });
   return fused ? ExpertLayout::fused : ExpertLayout::per_expert;
 }

@@ -65,13 +65,13 @@ enum class ExpertLayout {
   /// One tensor per expert and projection, as in most checkpoints on the Hub: mlp.experts.3.gate_proj.weight (I, H),
   /// ...
   per_expert,
-  /// As in transformers 5's modules: mlp.experts.gate_up_proj (E, 2I, H), gates first, and mlp.experts.down_proj (E, H,
-  /// I).
+  /// As in transformers 5's modules: mlp.experts.gate_up_proj (E, 2I, H), gates first (up_proj (E, I, H), without
+  /// gates), and mlp.experts.down_proj (E, H, I).
   fused,
 };
 
-/// Returns the layout of a checkpoint with these names: fused if it has a tensor ...mlp.experts.gate_up_proj or
-/// ...mlp.experts.down_proj, per_expert otherwise.
+/// Returns the layout of a checkpoint with these names: fused if it has a tensor ...experts.gate_up_proj or
+/// ...experts.down_proj, per_expert otherwise.
 ExpertLayout expert_layout_of(const std::vector<std::string>& stored_names);
 
 /// Sizes for the start-up report and the throughput meter.

@@ -39,19 +39,23 @@ const char* undivided_attention(const DecoderConfig& shape, int64_t layer) {
                                     : "Mamba-2";
 }
 
+bool has_experts(const DecoderConfig& shape, int64_t layer) {
+  return shape.moe && (shape.mamba2 ? shape.mamba2->mixer(layer) == Mixer::experts : shape.moe->has_experts(layer));
+}
+
 BlockConfig plain_block(const DecoderConfig& shape, int64_t layer) {
   const bool undivided = undivided_attention(shape, layer) != nullptr;
   BlockConfig block{
       .attention = AttentionSubblock{.num_key_value_heads = undivided ? 1 : shape.num_key_value_heads},
       .ffn = FFNSubblock{shape.intermediate_size}};
-  if (shape.moe && shape.moe->has_experts(layer)) {
+  if (has_experts(shape, layer)) {
     block.ffn = MoESubblock{
         .num_local_experts = shape.moe->num_experts,
         .num_experts_per_tok = shape.moe->num_experts_per_tok,
         .expert_intermediate_dim = shape.moe->moe_intermediate_size,
         .shared_expert_intermediate_dim = shape.moe->shared_expert_width()};
   }
-  if (shape.mamba2 && shape.mamba2->mixer(layer) == Mixer::feed_forward) {
+  if (shape.mamba2 && mixes_channels(shape.mamba2->mixer(layer))) {
     block.attention = descriptor::NoOpSubblock{};
   } else if (shape.mamba2) {
     block.ffn = descriptor::NoOpSubblock{};
@@ -245,13 +249,23 @@ void check_blocks(const DecoderConfig& shape, const std::string& where) {
         key,
         undivided == nullptr ? "" : undivided);
     if (shape.mamba2) {
-      const bool has_ffn = shape.mamba2->mixer(static_cast<int64_t>(layer)) == Mixer::feed_forward;
+      const Mixer mixer = shape.mamba2->mixer(static_cast<int64_t>(layer));
+      const bool has_ffn = mixes_channels(mixer);
       require(
           has_ffn ? blocks[layer].attention_is_no_op() : blocks[layer].ffn_is_no_op(),
           "{}{}: the layer has one sub-block, {} (hybrid_override_pattern); expected no_op",
           key,
           has_ffn ? "attention" : "ffn",
-          has_ffn ? "a feed-forward block" : "attention or Mamba-2");
+          !has_ffn                  ? "attention or Mamba-2"
+          : mixer == Mixer::experts ? "experts"
+                                    : "a feed-forward block");
+      require(
+          mixer == Mixer::experts ? std::get_if<FFNSubblock>(&blocks[layer].ffn) == nullptr
+                                  : std::get_if<MoESubblock>(&blocks[layer].ffn) == nullptr,
+          "{}ffn: the layer has {} (hybrid_override_pattern); expected {}, or no_op",
+          key,
+          mixer == Mixer::experts ? "experts" : "no experts",
+          mixer == Mixer::experts ? "moe" : "intermediate_size");
     }
     if (const auto* moe = std::get_if<MoESubblock>(&blocks[layer].ffn)) {
       require(

@@ -72,6 +72,10 @@ std::vector<KindOfLayer> kinds_of_layers(DecoderConfig shape) {
       kinds.push_back({one, block});
     }
   }
+  if (shape.mamba2 && shape.moe) {
+    shape.mamba2->pattern = static_cast<char>(Mixer::experts);
+    kinds.push_back({shape, blocks[1]});
+  }
   return kinds;
 }
 

@@ -43,6 +43,10 @@ state::StateMap experts_map(
     return state::parallel(maps);
   }
   const std::vector<int64_t> shape = parameters.front().parameter->shape();  // (E, I, H) of the gate projections
+  if (layout == descriptor::ExpertLayout::fused && parameters.front().name == ours + "up_proj.weight") {
+    return state::rename(
+        {{theirs + "up_proj", ours + "up_proj.weight"}, {theirs + "down_proj", ours + "down_proj.weight"}});
+  }
   if (layout == descriptor::ExpertLayout::fused) {
     return state::parallel(
         {state::split(

@@ -20,6 +20,7 @@ namespace lehr::model {
 /// | ...mlp.shared_experts.* | ...mlp.shared_expert.*, of an expert without a gate |
 /// | ...mlp.experts.E.{gate,up,down}_proj.weight | ...mlp.grouped_experts.{gate,up,down}_proj.weight, stacked |
 /// | ...mlp.experts.gate_up_proj, ...down_proj | the same, split and renamed, if the layout is fused |
+/// | ...mlp.experts.up_proj, ...down_proj | the same of experts without gates (Nemotron-H) |
 /// | ...mlp.experts.{gate_up,down}_proj | ...mlp.grouped_experts.{gate_up,down}_proj.weight, transposed (gpt-oss) |
 /// | ...mlp.experts.{gate_up,down}_proj_bias | ...mlp.grouped_experts.{gate_up,down}_proj.bias (gpt-oss) |
 /// | ...linear_attn.conv1d.weight | ...linear_attn.conv1d.{query,key,value}, split by rows (Qwen3-Next) |

@@ -19,7 +19,7 @@ char letter_of(const std::string& name) {
   if (name == "full_attention" || name == "attention") {
     return static_cast<char>(Mixer::attention);
   }
-  return name == "mlp" ? static_cast<char>(Mixer::feed_forward) : 0;
+  return name == "mlp" ? static_cast<char>(Mixer::feed_forward) : name == "moe" ? static_cast<char>(Mixer::experts) : 0;
 }
 
 std::string read_pattern(const Node& config, int64_t num_hidden_layers) {
@@ -29,12 +29,11 @@ std::string read_pattern(const Node& config, int64_t num_hidden_layers) {
   std::string pattern = has_types ? "" : config.at(key).as_string();
   const auto refuse = [&](size_t layer, const std::string& found) {
     fail(
-        "{}: {}[{}]: expected M (mamba), * (attention) or - (mlp), found {}{}",
+        "{}: {}[{}]: expected M (mamba), * (attention), - (mlp) or E (moe), found {}",
         config.origin(),
         key,
         layer,
-        found,
-        found == "E" || found == "moe" ? ", a layer with experts, which is not supported" : "");
+        found);
   };
   for (size_t layer = 0; has_types && layer < types->size(); ++layer) {
     const std::string name = types->at(layer).as_string();
@@ -44,7 +43,7 @@ std::string read_pattern(const Node& config, int64_t num_hidden_layers) {
     pattern += letter_of(name);
   }
   for (size_t layer = 0; layer < pattern.size(); ++layer) {
-    if (std::string_view("M*-").find(pattern[layer]) == std::string_view::npos) {
+    if (std::string_view("M*-E").find(pattern[layer]) == std::string_view::npos) {
       refuse(layer, pattern.substr(layer, 1));
     }
   }

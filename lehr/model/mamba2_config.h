@@ -1,4 +1,5 @@
-// The fields of config.json for models whose layers have one mixer each: Mamba-2, attention or a feed-forward block.
+// The fields of config.json for models whose layers have one mixer each: Mamba-2, attention, a feed-forward block or
+// experts.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,12 @@
 namespace lehr::model {
 
 /// What a layer has, as hybrid_override_pattern writes it.
-enum class Mixer : char { mamba = 'M', attention = '*', feed_forward = '-' };
+enum class Mixer : char { mamba = 'M', attention = '*', feed_forward = '-', experts = 'E' };
+
+/// True for the mixers whose sub-block is that of a feed-forward block.
+inline bool mixes_channels(Mixer mixer) {
+  return mixer == Mixer::feed_forward || mixer == Mixer::experts;
+}
 
 /// The sizes of nn::Mamba2, with Hugging Face's names and the defaults of transformers' NemotronHConfig, and the
 /// mixers.
@@ -26,6 +32,7 @@ struct Mamba2Config {
   std::string pattern = "M-*-";  ///< A Mixer for each layer; repeats.
 
   Mixer mixer(int64_t layer) const { return static_cast<Mixer>(pattern[static_cast<size_t>(layer) % pattern.size()]); }
+  bool has_experts() const { return pattern.find(static_cast<char>(Mixer::experts)) != std::string::npos; }
   /// Moves the mixers, so that layer i + count has that of layer i; count >= 0.
   void shift(int64_t count);
   /// Width of x and z.

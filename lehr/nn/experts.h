@@ -1,4 +1,4 @@
-// The experts of an MoE layer: SwiGLU blocks computed by grouped matmuls.
+// The experts of an MoE layer: feed-forward blocks computed by grouped matmuls.
 #pragma once
 
 #include <optional>
@@ -54,12 +54,14 @@ struct ExpertOptions {
   bool bias = false;                           ///< Biases of all projections.
   std::optional<ops::SwiGLUClamp> clamp = {};  ///< The gate is ops::clamped_swiglu (gpt-oss), and one projection has
                                                ///< the rows of gate and up in turn.
+  bool relu_squared = false;  ///< Experts without a gate: ReluSquaredMlp (Nemotron-H); excludes a clamp.
 };
 
-/// down_proj(silu(gate_proj(x)) * up_proj(x)) for every expert, or down_proj(clamped_swiglu(gate_up_proj(x))).
-class GroupedSwiGLUImpl : public Module {
+/// down_proj(silu(gate_proj(x)) * up_proj(x)) for every expert, down_proj(clamped_swiglu(gate_up_proj(x))), or
+/// down_proj(relu(up_proj(x))^2).
+class GroupedExpertsImpl : public Module {
  public:
-  GroupedSwiGLUImpl(
+  GroupedExpertsImpl(
       int64_t num_experts,
       int64_t hidden_size,
       int64_t intermediate_size,
@@ -69,14 +71,14 @@ class GroupedSwiGLUImpl : public Module {
   /// Maps token copies sorted by expert, (N, hidden_size), to (N, hidden_size).
   at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends);
 
-  GroupedLinear gate_proj{nullptr};  // null with a clamp, like up_proj
-  GroupedLinear up_proj{nullptr};
+  GroupedLinear gate_proj{nullptr};     // null with a clamp, and without a gate
+  GroupedLinear up_proj{nullptr};       // null with a clamp
   GroupedLinear gate_up_proj{nullptr};  // null without a clamp; weight (E, 2I, H), whose even rows are the gate's
   GroupedLinear down_proj{nullptr};
 
  private:
   std::optional<ops::SwiGLUClamp> clamp_;
 };
-LEHR_MODULE(GroupedSwiGLU);
+LEHR_MODULE(GroupedExperts);
 
 }  // namespace lehr::nn

@@ -20,9 +20,14 @@ MoELayerImpl::MoELayerImpl(const MoEParameters& p) : tokens_per_expert_(at::zero
           .options = p.router_options,
           .init = p.init}));
   grouped_experts = register_module(
-      "grouped_experts", GroupedSwiGLU(p.num_experts, p.hidden_size, p.intermediate_size, p.init, p.expert_options));
+      "grouped_experts", GroupedExperts(p.num_experts, p.hidden_size, p.intermediate_size, p.init, p.expert_options));
   if (p.shared_expert) {
-    shared_expert = register_module("shared_expert", SwiGLU(p.hidden_size, p.shared_expert->intermediate_size, p.init));
+    const int64_t width = p.shared_expert->intermediate_size;
+    if (p.shared_expert->relu_squared) {
+      shared_relu_squared = register_module("shared_expert", ReluSquaredMlp(p.hidden_size, width, p.init));
+    } else {
+      shared_expert = register_module("shared_expert", SwiGLU(p.hidden_size, width, p.init));
+    }
     if (p.shared_expert->enable_gate) {
       shared_expert_gate = register_module("shared_expert_gate", Linear(p.hidden_size, 1, p.init));
     }
@@ -30,7 +35,10 @@ MoELayerImpl::MoELayerImpl(const MoEParameters& p) : tokens_per_expert_(at::zero
 }
 
 at::Tensor MoELayerImpl::shared_output(const at::Tensor& tokens) {
-  const at::Tensor output = shared_expert(tokens);
+  if (!shared_expert && !shared_relu_squared) {
+    return {};
+  }
+  const at::Tensor output = shared_expert ? shared_expert(tokens) : shared_relu_squared(tokens);
   return shared_expert_gate ? at::sigmoid(shared_expert_gate(tokens)) * output : output;
 }
 
@@ -39,7 +47,7 @@ at::Tensor MoELayerImpl::forward(const at::Tensor& hidden_states) {
   const RoutingResult routing = router(tokens, losses_.get());
   const auto permutation = ops::sort_by_expert(routing.selected_expert_indices, num_experts());
   const auto dispatch = dispatcher_->start(tokens, permutation);
-  const at::Tensor shared = shared_expert ? shared_output(tokens) : at::Tensor();
+  const at::Tensor shared = shared_output(tokens);
   const auto [rows, ends] = dispatch->receive();           // (M, H), sorted by expert
   const at::Tensor results = grouped_experts(rows, ends);  // (M, H); on one device M is N*k
   const at::Tensor weights = routing.selected_probabilities.to(results.scalar_type());

@@ -7,6 +7,7 @@
 
 #include "lehr/nn/expert_dispatch.h"
 #include "lehr/nn/experts.h"
+#include "lehr/nn/relu_squared.h"
 #include "lehr/nn/router.h"
 #include "lehr/nn/swiglu.h"
 
@@ -16,6 +17,7 @@ namespace lehr::nn {
 struct SharedExpertParameters {
   int64_t intermediate_size;  ///< Its inner width.
   bool enable_gate = true;    ///< Scale its output by the sigmoid of a linear function of the token.
+  bool relu_squared = false;  ///< It is a ReluSquaredMlp instead of a SwiGLU.
 };
 
 /// Shape of an MoE layer.
@@ -64,12 +66,13 @@ class MoELayerImpl : public Module {
   int64_t num_idle_parameters() const;
 
   TopKRouter router{nullptr};
-  GroupedSwiGLU grouped_experts{nullptr};
-  SwiGLU shared_expert{nullptr};       // null without a shared expert
-  Linear shared_expert_gate{nullptr};  // null without a gate; weight (1, H)
+  GroupedExperts grouped_experts{nullptr};
+  SwiGLU shared_expert{nullptr};                // null without a shared SwiGLU
+  ReluSquaredMlp shared_relu_squared{nullptr};  // registered as "shared_expert"; null without one
+  Linear shared_expert_gate{nullptr};           // null without a gate; weight (1, H)
 
  private:
-  at::Tensor shared_output(const at::Tensor& tokens);
+  at::Tensor shared_output(const at::Tensor& tokens);  // undefined without a shared expert
 
   at::Tensor tokens_per_expert_;
   RoutingResult last_routing_;

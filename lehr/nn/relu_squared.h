@@ -5,6 +5,9 @@
 
 namespace lehr::nn {
 
+/// relu(x)^2
+at::Tensor relu_squared(const at::Tensor& x);
+
 /// down_proj(relu(up_proj(x))^2), without biases: the block of Nemotron.
 class ReluSquaredMlpImpl : public Module {
  public:

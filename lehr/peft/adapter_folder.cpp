@@ -66,7 +66,8 @@ std::vector<StoredName> stored_names(const fs::path& adapter_folder, const descr
   auto names = stored_names(args.state_map(descriptor::ExpertLayout::per_expert));
   const state::WeightReader reader(adapter_folder, kAdapterStem);
   const bool has_them = std::any_of(names.begin(), names.end(), [&](const StoredName& entry) {
-    return reader.has(kAdapterPrefix + module_of(entry.stored) + ".lora_A.weight");
+    return reader.has(kAdapterPrefix + module_of(entry.stored) + ".lora_A.weight") ||
+           reader.has(kAdapterPrefix + entry.stored);
   });
   return has_them ? names : stored_names(args);
 }
@@ -155,7 +156,7 @@ std::vector<StoredName> add_adapters_of(
     }
   }
   require(
-      !layers.empty(),
+      !layers.empty() || !tuned.empty(),
       "{}: contains no adapter for a module of this model; is it the adapter of another model?",
       reader.path().string());
   add_lora(model, layers);

@@ -39,7 +39,8 @@ constexpr std::array kSizes = {
     "n_routed_experts",
     "num_experts_per_tok",
     "moe_intermediate_size",
-    "shared_expert_intermediate_size"};
+    "shared_expert_intermediate_size",
+    "moe_shared_expert_intermediate_size"};
 
 std::vector<std::string> companions_of(const fs::path& folder) {
   std::vector<std::string> names;

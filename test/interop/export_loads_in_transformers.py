@@ -30,7 +30,7 @@ tokenizer_folder = root / "test/data/tokenizer/qwen3"
 RUN = """
 [model]
 name = "{name}"
-flavor = "debugmodel"
+flavor = "{flavor}"
 [model.args]
 hidden_size = 24
 intermediate_size = 40
@@ -66,7 +66,7 @@ enable_tensorboard = false
 
 
 def train(case, **changes):
-    values = dict(name="qwen3", vocab=257, tied="false", tokenizer="byte", data="tinyshakespeare.txt", validation="",
+    values = dict(name="qwen3", flavor="debugmodel", vocab=257, tied="false", tokenizer="byte", data="tinyshakespeare.txt", validation="",
                   kind="", task="causal_lm", dtype="float32", shard=5000, kv_heads=2, head_dim=10,
                   layers=3)
     values.update(changes)
@@ -109,6 +109,8 @@ same("Mixtral", train("mixtral", name="mixtral"))
 same("GLM-4.5", train("glm4_moe", name="glm4_moe", head_dim=12))
 same("Qwen3-Next", train("qwen3_next", name="qwen3_next", head_dim=16, layers=4))
 same("Nemotron-H", train("nemotron_h", name="nemotron_h", head_dim=16, layers=4))
+same("Nemotron-H with experts",
+     train("nemotron_h_moe", name="nemotron_h", flavor="debugmodel_moe", head_dim=16, layers=4))
 same("DeepSeek-V3", train("deepseek_v3", name="deepseek_v3", kv_heads=4, head_dim=16))
 mixture = train("moe", name="qwen3_moe")
 same("Qwen3 MoE", mixture)

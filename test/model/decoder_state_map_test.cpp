@@ -189,7 +189,8 @@ INSTANTIATE_TEST_SUITE_P(
         "gpt_oss_yarn",
         "qwen3_next_interval",
         "nemotron_h_groups",
-        "nemotron_h_types"));
+        "nemotron_h_types",
+        "nemotron_h_router"));
 
 TEST(DecoderStateMap, FusesExpertsLikeTransformers5) {
   const auto args = families().from_hf_folder(reference("qwen3moe_sparse_step2"));

@@ -1,10 +1,11 @@
 // Nemotron-H: its config.json, the mixers of its layers, counts, packed documents and decoding.
+#include "test/model/nemotron_h.h"
+
 #include <gmock/gmock.h>
 
 #include <set>
 #include <utility>
 
-#include "lehr/base/error.h"
 #include "lehr/config/json.h"
 #include "lehr/descriptor/block_table.h"
 #include "lehr/descriptor/model_descriptor.h"
@@ -14,50 +15,13 @@
 namespace lehr::model {
 namespace {
 
+using test::Changes;
+using test::nemotron_h_problem;
+using test::nemotron_h_with;
 using ::testing::HasSubstr;
-using Changes = std::vector<std::pair<std::string, std::string>>;
-
-// The keys of NVIDIA's config.json of the 8B model that concern its shape, and some of those without effect.
-constexpr const char* kConfig = R"({
-  "architectures": ["NemotronHForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1,
-  "chunk_size": 128, "conv_kernel": 4, "eos_token_id": 2, "expand": 2, "head_dim": 128, "hidden_dropout": 0.0,
-  "hidden_size": 4096, "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
-  "initializer_range": 0.02, "intermediate_size": 21504, "layer_norm_epsilon": 1e-05, "mamba_head_dim": 64,
-  "mamba_hidden_act": "silu", "mamba_num_heads": 128, "mamba_proj_bias": false, "max_position_embeddings": 8192,
-  "mlp_bias": false, "mlp_hidden_act": "relu2", "model_type": "nemotron_h", "n_groups": 8,
-  "num_attention_heads": 32, "num_hidden_layers": 52, "num_key_value_heads": 8, "num_logits_to_keep": 1,
-  "pad_token_id": 0, "rescale_prenorm_residual": true, "residual_in_fp32": false, "rms_norm_eps": 1e-05,
-  "sliding_window": null, "ssm_state_size": 128, "tie_word_embeddings": false, "time_step_floor": 0.0001,
-  "time_step_limit": [0.0, Infinity], "time_step_max": 0.1, "time_step_min": 0.001, "torch_dtype": "bfloat16",
-  "use_bias": false, "use_cache": true, "use_conv_bias": true, "use_mamba_kernels": true, "vocab_size": 131072})";
-
-// The file with other values; "absent" removes a key.
-std::unique_ptr<descriptor::ModelArgs> with(const Changes& changes) {
-  Node config = parse_json(kConfig, "config.json");
-  for (const auto& [key, json] : changes) {
-    if (json == "absent") {
-      config.erase(key);
-    } else {
-      config.set(key, parse_json(json, "value"));
-    }
-  }
-  auto args = nemotron_h_family().from_hf_config(parse_json(to_json(config), "config.json"));
-  args->check("config.json: ");
-  return args;
-}
-
-std::string problem(const Changes& changes) {
-  try {
-    with(changes);
-    return "accepted";
-  } catch (const Error& error) {
-    return error.kind() == ErrorKind::usage ? error.what() : "another kind of error";
-  }
-}
-
 TEST(NemotronH, ReadsThePublishedKeys) {
   const std::string own = to_json(nemotron_h_family().from_flavor("8B")->to_hf_config("bfloat16"));
-  EXPECT_EQ(to_json(with({})->to_hf_config("bfloat16")), own);
+  EXPECT_EQ(to_json(nemotron_h_with({})->to_hf_config("bfloat16")), own);
   Changes absent;
   for (const char* key :
        {"head_dim",
@@ -80,21 +44,23 @@ TEST(NemotronH, ReadsThePublishedKeys) {
         "pad_token_id"}) {
     absent.emplace_back(key, "absent");
   }
-  EXPECT_EQ(to_json(with(absent)->to_hf_config("bfloat16")), own)
+  EXPECT_EQ(to_json(nemotron_h_with(absent)->to_hf_config("bfloat16")), own)
       << "absent keys have the values of transformers' class";
-  const std::string two =
-      to_json(with({{"num_hidden_layers", "3"}, {"hybrid_override_pattern", "\"M*-\""}})->to_hf_config("bfloat16"));
+  const std::string two = to_json(
+      nemotron_h_with({{"num_hidden_layers", "3"}, {"hybrid_override_pattern", "\"M*-\""}})->to_hf_config("bfloat16"));
   EXPECT_EQ(
       two,
-      to_json(with({{"num_hidden_layers", "3"}, {"layers_block_type", R"(["mamba", "attention", "mlp"])"}})
+      to_json(nemotron_h_with({{"num_hidden_layers", "3"}, {"layers_block_type", R"(["mamba", "attention", "mlp"])"}})
                   ->to_hf_config("bfloat16")));
   EXPECT_EQ(
       two,
-      to_json(with({{"num_hidden_layers", "3"},
-                    {"hybrid_override_pattern", "absent"},
-                    {"layers_block_type", R"(["linear_attention", "full_attention", "mlp"])"}})
+      to_json(nemotron_h_with({{"num_hidden_layers", "3"},
+                               {"hybrid_override_pattern", "absent"},
+                               {"layers_block_type", R"(["linear_attention", "full_attention", "mlp"])"}})
                   ->to_hf_config("bfloat16")));
-  EXPECT_EQ(to_json(with({{"hidden_act", "\"gelu\""}, {"num_experts_per_tok", "2"}})->to_hf_config("bfloat16")), own)
+  EXPECT_EQ(
+      to_json(nemotron_h_with({{"hidden_act", "\"gelu\""}, {"num_experts_per_tok", "2"}})->to_hf_config("bfloat16")),
+      own)
       << "keys without effect";
 }
 
@@ -102,10 +68,12 @@ TEST(NemotronH, RefusesWhatIsNotComputed) {
   const std::vector<std::tuple<std::string, std::string, std::string>> cases{
       {"hybrid_override_pattern", "absent", "'hybrid_override_pattern' is missing"},
       {"hybrid_override_pattern", "\"M-\"", "hybrid_override_pattern: expected one mixer per layer (52, num_hidden_"},
-      {"hybrid_override_pattern", "\"MEME\"", "hybrid_override_pattern[1]: expected M (mamba), * (attention) or - "},
-      {"hybrid_override_pattern", "\"ME\"", "found E, a layer with experts, which is not supported"},
-      {"layers_block_type", R"(["mlp", "moe"])", "layers_block_type[1]: expected M (mamba), * (attention) or - (mlp)"},
-      {"layers_block_type", R"(["sliding"])", "(mlp), found sliding"},
+      {"hybrid_override_pattern",
+       "\"MxM\"",
+       "hybrid_override_pattern[1]: expected M (mamba), * (attention), - (mlp) or E (moe), found x"},
+      {"layers_block_type",
+       R"(["mlp", "sliding"])",
+       "layers_block_type[1]: expected M (mamba), * (attention), - (mlp)"},
       {"mamba_num_heads", "100", "mamba_num_heads: expected a multiple of n_groups (8), found 100"},
       {"n_groups", "0", "n_groups: expected a positive number, found 0"},
       {"ssm_state_size", "-1", "ssm_state_size: expected a positive number, found -1"},
@@ -122,10 +90,10 @@ TEST(NemotronH, RefusesWhatIsNotComputed) {
       {"attention_head_dim", "64", "attention_head_dim: expected 128, found 64"},
       {"mamba_d_conv", "4", "mamba_d_conv: this name is not supported; use n_groups, conv_kernel"}};
   for (const auto& [key, value, message] : cases) {
-    EXPECT_THAT(problem({{key, value}}), HasSubstr(message));
+    EXPECT_THAT(nemotron_h_problem({{key, value}}), HasSubstr(message));
   }
   EXPECT_THAT(
-      problem(
+      nemotron_h_problem(
           {{"num_hidden_layers", "1"},
            {"hybrid_override_pattern", "\"M\""},
            {"block_configs", R"([{"attention": {"no_op": true}, "ffn": {"intermediate_size": 8}}])"}}),
@@ -178,7 +146,7 @@ TEST(NemotronH, GroupsItsWeightsBySubblock) {
 
 // transformers 5 writes a list of the mixers, and not their number.
 TEST(NemotronH, CountsItsLayersByTheirTypes) {
-  Node config = parse_json(kConfig, "config.json");
+  Node config = parse_json(test::kNemotronH8B, "config.json");
   config.erase("num_hidden_layers");
   config.erase("hybrid_override_pattern");
   config.set("layers_block_type", parse_json(R"(["mamba", "mlp", "attention"])", "types"));
@@ -215,7 +183,8 @@ TEST(NemotronH, CountsTheParametersOfThePublishedSizes) {
       {"47B", 46'791'554'816},
       {"56B", 56'324'350'464},
       {"Nano-9B-v2", 8'888'227'328},
-      {"Nano-12B-v2", 12'310'001'152}};
+      {"Nano-12B-v2", 12'310'001'152},
+      {"Nano-30B-A3B", 31'577'937'344}};
   for (const auto& [flavor, parameters] : sizes) {
     EXPECT_EQ(nemotron_h_family().from_flavor(flavor)->get_nparams_and_flops(64).num_parameters, parameters) << flavor;
   }
@@ -238,9 +207,13 @@ TEST(NemotronH, CountsTheWorkOfStates) {
 
 TEST(NemotronH, HasAccountsOfItsLayers) {
   for (const char* bias : {"true", "false"}) {
-    const auto args = with(
-        {{"num_hidden_layers", "4"},
-         {"hybrid_override_pattern", "\"M*-M\""},
+    const auto args = nemotron_h_with(
+        {{"num_hidden_layers", "5"},
+         {"hybrid_override_pattern", "\"M*-ME\""},
+         {"n_routed_experts", "6"},
+         {"num_experts_per_tok", "2"},
+         {"moe_intermediate_size", "9"},
+         {"moe_shared_expert_intermediate_size", "14"},
          {"hidden_size", "24"},
          {"intermediate_size", "40"},
          {"vocab_size", "31"},
@@ -270,6 +243,9 @@ TEST(NemotronH, HasAccountsOfItsLayers) {
     EXPECT_EQ(layers[0].attention.kv_cache_bytes, 2 * 3 * (30 + 2 * 2 * 7) + 4 * 30 * 7);
     EXPECT_EQ(layers[0].attention.decode_flops, 2 * 24 * (30 + 30 + 2 * 2 * 7 + 6 + 30) + 4 * 30 * 7);
     EXPECT_EQ(layers[0].attention.prefill_flops, kTokens * layers[0].attention.decode_flops);
+    // The router, the shared expert, and the experts of a token, two matrices each.
+    EXPECT_EQ(layers[4].ffn.decode_flops, 2 * 24 * (6 + 2 * 14 + 2 * 2 * 9));
+    EXPECT_EQ(layers[4].attention, descriptor::Account{});
     EXPECT_EQ(descriptor::attention_text(blocks, 0), "Mamba-2, 6 heads");
     EXPECT_EQ(descriptor::attention_text(blocks, 2), "none");
   }
@@ -282,7 +258,9 @@ TEST(NemotronH, MovesItsMixersWithTheLayers) {
 }
 
 TEST(NemotronH, ComputesPackedDocumentsLikeSeparateOnes) {
-  test::expect_packed_documents_equal_separate_ones(*test::model_with_states(nemotron_h_family()));
+  for (const char* flavor : {"debugmodel", "debugmodel_moe"}) {
+    test::expect_packed_documents_equal_separate_ones(*test::model_with_states(nemotron_h_family(), flavor));
+  }
 }
 
 // Attention without rotary positions knows no positions but through Mamba-2.
@@ -297,7 +275,9 @@ TEST(NemotronH, IsIndependentOfPositionIds) {
 }
 
 TEST(NemotronH, DecodesFromItsCachesLikeOneForward) {
-  test::expect_decoding_equals_one_forward(*test::model_with_states(nemotron_h_family()));
+  for (const char* flavor : {"debugmodel", "debugmodel_moe"}) {
+    test::expect_decoding_equals_one_forward(*test::model_with_states(nemotron_h_family(), flavor));
+  }
 }
 
 }  // namespace

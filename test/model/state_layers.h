@@ -8,9 +8,10 @@
 
 namespace lehr::model::test {
 
-/// The family's debugmodel with other sizes, in float64.
-inline std::shared_ptr<nn::Model> model_with_states(const descriptor::ModelFamily& family) {
-  const auto args = family.from_flavor("debugmodel");
+/// A small flavor of the family with other sizes, in float64.
+inline std::shared_ptr<nn::Model> model_with_states(
+    const descriptor::ModelFamily& family, const std::string& flavor = "debugmodel") {
+  const auto args = family.from_flavor(flavor);
   descriptor::ModelOverrides sizes;
   sizes.hidden_size = 24;
   sizes.num_hidden_layers = 4;

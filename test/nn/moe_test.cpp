@@ -130,6 +130,51 @@ TEST(MoELayer, WithBiasesAndAClampEqualsItsDefinition) {
   }
 }
 
+// Nemotron-H: down_proj(relu(up_proj(x))^2) for every expert and for the shared one.
+TEST(MoELayer, WithoutGatesEqualsItsDefinition) {
+  auto parameters = small(5, 2, true);
+  parameters.expert_options = {.relu_squared = true};
+  parameters.shared_expert = SharedExpertParameters{.intermediate_size = 7, .enable_gate = false, .relu_squared = true};
+  auto layer = made(parameters), copy = made(parameters);
+  at::manual_seed(6);
+  const at::Tensor hidden = at::randn({2, 7, 6}, at::kDouble).set_requires_grad(true);
+  const at::Tensor hidden_ref = hidden.detach().clone().set_requires_grad(true);
+  const at::Tensor grad = at::randn({2, 7, 6}, at::kDouble);
+
+  const auto block = [](const at::Tensor& x, const at::Tensor& up, const at::Tensor& down) {
+    const at::Tensor inner = at::mv(up, x);
+    return at::mv(down, at::where(inner > 0, inner.pow(2), at::zeros_like(inner)));
+  };
+  const at::Tensor tokens = hidden_ref.view({-1, 6});
+  const auto [best, chosen] = at::linear(tokens, copy->router->gate->weight).topk(2, -1);
+  const at::Tensor weights = best.softmax(-1);
+  const auto& experts = *copy->grouped_experts;
+  const auto& shared = *copy->shared_relu_squared;
+  std::vector<at::Tensor> rows;
+  for (int64_t t = 0; t < tokens.size(0); ++t) {
+    at::Tensor sum = block(tokens[t], shared.up_proj->weight, shared.down_proj->weight);
+    for (int64_t k = 0; k < 2; ++k) {
+      const auto e = chosen[t][k].item<int64_t>();
+      sum = sum + weights[t][k] * block(tokens[t], experts.up_proj->weight[e], experts.down_proj->weight[e]);
+    }
+    rows.push_back(sum);
+  }
+  const at::Tensor expected = at::stack(rows).view({2, 7, 6}), output = layer(hidden);
+  EXPECT_TRUE(at::allclose(output, expected, 1e-12, 1e-12));
+  output.backward(grad);
+  expected.backward(grad);
+  EXPECT_TRUE(at::allclose(hidden.grad(), hidden_ref.grad(), 1e-11, 1e-12));
+  const auto ours = named_parameters(*layer), theirs = named_parameters(*copy);
+  ASSERT_EQ(ours.size(), 5U);
+  for (size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_TRUE(at::allclose(ours[i].parameter->value().grad(), theirs[i].parameter->value().grad(), 1e-11, 1e-12))
+        << ours[i].name;
+  }
+  parameters.expert_options.clamp = ops::SwiGLUClamp{};
+  EXPECT_THAT(
+      [&] { made(parameters); }, ::testing::ThrowsMessage<Error>(::testing::HasSubstr("needs experts with a gate")));
+}
+
 TEST(MoELayer, CountsTokensOnceUnderActivationCheckpointing) {
   auto layer = made(small(4, 2, true));
   const at::Tensor hidden = at::randn({1, 9, 6}, at::kDouble).set_requires_grad(true);

@@ -279,6 +279,23 @@ TEST(AdapterFolder, IsReadWithTheNamesOfTheCheckpointToo) {
   }
 }
 
+// modules_to_save alone, under both names.
+TEST(AdapterFolder, MayHoldWholeModulesOnly) {
+  const auto made = injected({Lora{.module_name_pattern = ".*in_proj"}}, nemotron_h());
+  for (const std::string prefix : {"model.", "backbone."}) {
+    const Folder folder;
+    write_file_atomically(folder.path / "adapter_config.json", to_json(config_of(made)));
+    const std::string name = "base_model.model." + prefix + "norm_f.weight";
+    state::save_safetensors(folder.path / "adapter_model.safetensors", {{name, at::zeros({16})}});
+    const auto fresh = made.args->build({});
+    const auto read = add_adapters_of(read_adapter_config(folder.path), *fresh, stored_names(folder.path, *made.args));
+    ASSERT_EQ(read.size(), 1U) << prefix;
+    EXPECT_EQ(read.front().stored, name);
+    EXPECT_EQ(read.front().parameter, "model.norm.weight");
+    EXPECT_TRUE(adapted_layers(*fresh).empty());
+  }
+}
+
 TEST(AdapterFolder, RefusesParametersThatOtherOperationsMake) {
   auto made = injected({Lora{.module_name_pattern = R"(.*0\.self_attn\.q_proj)"}});
   const std::string name = "model.layers.0.self_attn.q_proj.weight";

@@ -65,7 +65,7 @@ std::vector<Bug<Sparse>> bugs() {
            auto& mixture = *first_layer(model).experts;
            parallelize_experts(c, mixture);
            mixture.grouped_experts =
-               mixture.replace_module("grouped_experts", nn::GroupedSwiGLU(8, 8, 16, nn::Init::normal(1)));
+               mixture.replace_module("grouped_experts", nn::GroupedExperts(8, 8, 16, nn::Init::normal(1)));
          });
        },
        {"plan: model.layers.0.mlp.grouped_experts.gate_proj: grouped_linear: the tokens were sent to the ranks of ep",

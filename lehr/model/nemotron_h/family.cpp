@@ -5,7 +5,9 @@
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
 #include "lehr/model/config_values.h"
+#include "lehr/model/deepseek_moe_config.h"
 #include "lehr/model/define_decoder_family.h"
+#include "lehr/model/nemotron_h/experts_config.h"
 #include "lehr/model/nemotron_h/state_map.h"
 
 namespace lehr::model {
@@ -23,11 +25,16 @@ struct Family {
   using Layer = NemotronHLayer;
   static constexpr descriptor::DecoderForm kForm{.ffn_matrices = 2};
   static constexpr int64_t kBosToken = 1, kEosToken = 2;
-  // transformers' class does not read the first three, and experts are in layers that are refused.
+  // transformers' class does not read the first three.
   static constexpr std::array kOwnKeys{
       "hidden_act", "partial_rotary_factor", "use_sliding_window", "head_dim", "num_experts_per_tok"};
 
   static NemotronHLayerParameters layer_parameters(const DecoderConfig& config) {
+    std::optional<nn::MoEParameters> experts;
+    if (config.moe) {
+      check_nemotron_h_experts(*config.moe);
+      experts = nemotron_h_experts(*config.moe, config.hidden_size, nn::Init::normal(config.initializer_range));
+    }
     return {
         .hidden_size = config.hidden_size,
         .intermediate_size = config.intermediate_size,
@@ -36,7 +43,8 @@ struct Family {
         .rms_norm_eps = config.rms_norm_eps,
         .head_dim = config.head_dim,
         .initializer_range = config.initializer_range,
-        .mamba = mamba_of(config)};
+        .mamba = mamba_of(config),
+        .experts = experts};
   }
 
   static void read(const Node& config, DecoderConfig& shape) {
@@ -63,11 +71,17 @@ struct Family {
     shape.rms_norm_eps = double_or(config, "layer_norm_epsilon", 1e-5);
     shape.pad_token_id = config.find("pad_token_id") == nullptr ? 0 : shape.pad_token_id;
     shape.mamba2 = Mamba2Config::from_hf(config, shape.num_hidden_layers);
+    if (shape.mamba2->has_experts()) {
+      shape.moe = read_nemotron_h_experts(config);
+    }
   }
 
   static void write(const DecoderConfig& shape, Node& node) {
     for (const char* key : {"hidden_act", "rope_scaling", "rope_theta"}) {
       node.erase(key);
+    }
+    if (shape.moe) {
+      write_nemotron_h_experts(*shape.moe, node);
     }
     mamba_of(shape).to_hf(node, shape.num_hidden_layers);
     node.set("layer_norm_epsilon", Node(shape.rms_norm_eps));
@@ -162,6 +176,35 @@ DecoderConfig debug_model() {
   config.mamba2->n_groups = 4;
   return config;
 }
+
+// Nemotron 3 Nano.
+DecoderConfig nano_30b() {
+  DecoderConfig config =
+      published({2688, 1856, 32, 64, 64, 128, 262144, "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"});
+  config.num_key_value_heads = 2;
+  config.moe = MoEConfig{
+      .num_experts = 128,
+      .num_experts_per_tok = 6,
+      .moe_intermediate_size = 1856,
+      .expert_bias = true,
+      .shared_expert_intermediate_size = 3712,
+      .router = deepseek_router(1, 1, 2.5)};
+  return config;
+}
+
+DecoderConfig debug_model_with_experts() {
+  DecoderConfig config = debug_model();
+  config.mamba2->pattern = "M*E-MEM*";
+  config.num_hidden_layers = 8;
+  config.moe = MoEConfig{
+      .num_experts = 32,
+      .num_experts_per_tok = 4,
+      .moe_intermediate_size = 192,
+      .expert_bias = true,
+      .shared_expert_intermediate_size = 320,
+      .router = deepseek_router(4, 2, 2.5)};
+  return config;
+}
 }  // namespace
 
 descriptor::ModelFamily nemotron_h_family() {
@@ -179,13 +222,15 @@ descriptor::ModelFamily nemotron_h_family() {
       "nemotron_h",
       {
           {"debugmodel", debug_model()},
+          {"debugmodel_moe", debug_model_with_experts()},
           {"8B", published({4096, 21504, 32, 128, 64, 128, 8192, of_8b})},
           {"47B", published({8192, 30720, 64, 256, 64, 256, 8192, of_47b})},
           {"56B", published({8192, 32768, 64, 256, 64, 256, 8192, of_56b})},
           {"Nano-9B-v2", published({4480, 15680, 40, 128, 80, 128, 131072, of_nano_9b})},
           {"Nano-12B-v2", published({5120, 20480, 40, 128, 80, 128, 131072, of_nano_12b})},
+          {"Nano-30B-A3B", nano_30b()},
       });
-  family.descriptor = std::make_shared<NemotronHDescriptor>(debug_model());
+  family.descriptor = std::make_shared<NemotronHDescriptor>(debug_model_with_experts());
   return family;
 }
 

@@ -1,5 +1,6 @@
 #include "lehr/model/nemotron_h/layer.h"
 
+#include "lehr/base/value_of.h"
 #include "lehr/nn/residual_stream.h"
 
 namespace lehr::model {
@@ -7,7 +8,8 @@ namespace lehr::model {
 NemotronHLayerImpl::NemotronHLayerImpl(const NemotronHLayerParameters& params, int64_t layer_index) {
   const auto init = nn::Init::normal(params.initializer_range);
   const Mixer mixer = params.mamba.mixer(layer_index);
-  if (mixer == Mixer::feed_forward ? params.ffn_no_op : params.attention_no_op) {
+  const bool is_ffn = mixes_channels(mixer);
+  if (is_ffn ? params.ffn_no_op : params.attention_no_op) {
     return;
   }
   switch (mixer) {
@@ -44,11 +46,13 @@ NemotronHLayerImpl::NemotronHLayerImpl(const NemotronHLayerParameters& params, i
     case Mixer::feed_forward:
       declare_module("mlp", mlp, nn::ReluSquaredMlp(params.hidden_size, params.intermediate_size, init));
       break;
+    case Mixer::experts:
+      declare_module("mlp", experts, nn::MoELayer(value_of(params.experts, "experts")));
+      break;
   }
-  const bool mixes_channels = mixer == Mixer::feed_forward;
   declare_module(
-      mixes_channels ? "ffn_norm" : "attention_norm",
-      mixes_channels ? ffn_norm : attention_norm,
+      is_ffn ? "ffn_norm" : "attention_norm",
+      is_ffn ? ffn_norm : attention_norm,
       nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
 }
 
@@ -64,6 +68,8 @@ at::Tensor NemotronHLayerImpl::forward(
     residual.add(self_attn(residual.normed(attention_norm), position_embeddings, attention_mask, cache));
   } else if (mlp) {
     residual.add(mlp(residual.normed(ffn_norm)));
+  } else if (experts) {
+    residual.add(experts(residual.normed(ffn_norm)));
   }
   return residual.hidden_states();
 }

@@ -4,6 +4,7 @@
 #include "lehr/model/mamba2_config.h"
 #include "lehr/nn/attention.h"
 #include "lehr/nn/mamba2.h"
+#include "lehr/nn/moe.h"
 #include "lehr/nn/relu_squared.h"
 
 namespace lehr::model {
@@ -17,13 +18,15 @@ struct NemotronHLayerParameters {
   double rms_norm_eps;  ///< Epsilon of every RMSNorm.
   int64_t head_dim;     ///< Width of a head of attention.
   double initializer_range;
-  Mamba2Config mamba;            ///< Mamba-2, and the mixer of each layer.
-  bool attention_no_op = false;  ///< A layer with Mamba-2 or attention is empty.
-  bool ffn_no_op = false;        ///< A layer with a feed-forward block is empty.
+  Mamba2Config mamba;                        ///< Mamba-2, and the mixer of each layer.
+  std::optional<nn::MoEParameters> experts;  ///< Of layers with experts.
+  bool attention_no_op = false;              ///< A layer with Mamba-2 or attention is empty.
+  bool ffn_no_op = false;                    ///< A layer with a feed-forward block or experts is empty.
 };
 
-/// Mamba-2, attention without rotary positions, or a feed-forward block with squared ReLU, with a pre-norm and a
-/// residual connection (https://arxiv.org/abs/2504.03624).
+/// Mamba-2, attention without rotary positions, a feed-forward block with squared ReLU, or experts that are such
+/// blocks, with a pre-norm and a residual connection (https://arxiv.org/abs/2504.03624; experts:
+/// https://arxiv.org/abs/2512.20848).
 class NemotronHLayerImpl : public nn::Module {
  public:
   explicit NemotronHLayerImpl(const NemotronHLayerParameters& params, int64_t layer_index = 0);
@@ -35,13 +38,14 @@ class NemotronHLayerImpl : public nn::Module {
       const nn::AttentionMask& attention_mask = {},
       nn::KeyValueCache* cache = nullptr);
 
-  // One of the first three is there, which checkpoints name "mixer", and the norm before it, which they name "norm". An
+  // One of the first four is there, which checkpoints name "mixer", and the norm before it, which they name "norm". An
   // empty layer has none, and returns its input.
   nn::Mamba2 mamba{nullptr};
   nn::GroupedQueryAttention self_attn{nullptr};
   nn::ReluSquaredMlp mlp{nullptr};
+  nn::MoELayer experts{nullptr};        // registered as "mlp"
   nn::RMSNorm attention_norm{nullptr};  // before Mamba-2 or attention
-  nn::RMSNorm ffn_norm{nullptr};        // before the feed-forward block
+  nn::RMSNorm ffn_norm{nullptr};        // before the feed-forward block or the experts
 };
 LEHR_MODULE(NemotronHLayer);
 

@@ -91,8 +91,8 @@ struct Members {
 };
 
 Members members_with(std::string_view tensor_of_mixer) {
-  for (const char* name : {"up_proj.weight", "down_proj.weight"}) {
-    if (tensor_of_mixer == name) {
+  for (const char* name : {"up_proj.weight", "down_proj.weight", "gate.", "experts.", "shared_experts."}) {
+    if (tensor_of_mixer.starts_with(name)) {
       return {".mlp.", ".ffn_norm."};
     }
   }

@@ -19,7 +19,7 @@ inline constexpr const char* kBackbonePrefix = "backbone.";
 /// | --- | --- |
 /// | backbone.embeddings.weight | model.embed_tokens |
 /// | backbone.norm_f.weight | model.norm.weight |
-/// | backbone.layers.*.mixer.* | model.layers.*.{mamba,self_attn,mlp}.* |
+/// | backbone.layers.*.mixer.* | model.layers.*.{mamba,self_attn,mlp}.*; experts have the names of decoder_state_map |
 /// | backbone.layers.*.norm.weight | model.layers.*.{attention_norm,ffn_norm}.weight |
 /// | ...mixer.conv1d.{weight,bias} | ...mamba.conv1d.{x,b,c} and ...{x,b,c}_bias, split by rows |
 /// | ...mixer.in_proj.weight: rows of z, x, B, C, dt | ...mamba.in_proj.weight: the same rows, group by group |

@@ -1,0 +1,83 @@
+#include "lehr/model/nemotron_h/experts_config.h"
+
+#include "lehr/base/error.h"
+#include "lehr/model/config_values.h"
+#include "lehr/model/decoder_limits.h"
+#include "lehr/model/deepseek_moe_config.h"
+
+namespace lehr::model {
+
+namespace {
+constexpr const char* kSharedWidth = "moe_shared_expert_intermediate_size";
+
+void refuse_unsupported(const Node& config) {
+  const Node* latent = config.find("moe_latent_size");
+  require(
+      latent == nullptr || latent->is_null(),
+      "{}: moe_latent_size: expected null, found another value; projections around the experts are not supported",
+      config.origin());
+  require(
+      int_or(config, "n_shared_experts", 1) == 1,
+      "{}: n_shared_experts: expected 1, found {}; the width of the shared expert is {}",
+      config.origin(),
+      int_or(config, "n_shared_experts", 1),
+      kSharedWidth);
+}
+}  // namespace
+
+MoEConfig read_nemotron_h_experts(const Node& config) {
+  refuse_unsupported(config);
+  MoEConfig moe{
+      .num_experts = int_or(config, "n_routed_experts", 8),
+      .num_experts_per_tok = int_or(config, "num_experts_per_tok", 2),
+      .moe_intermediate_size = int_or(config, "moe_intermediate_size", 7688),
+      .norm_topk_prob = bool_or(config, "norm_topk_prob", true),
+      .expert_bias = true,
+      .shared_expert_intermediate_size = int_or(config, kSharedWidth, 7688),
+      .router = deepseek_router(
+          int_or(config, "n_group", 1),
+          int_or(config, "topk_group", 1),
+          double_or(config, "routed_scaling_factor", 1))};
+  require_size(config.origin() + ": ", kSharedWidth, moe.shared_expert_intermediate_size);
+  const int64_t local = int_or(config, "num_local_experts", moe.num_experts);
+  require(
+      local == moe.num_experts,
+      "{}: num_local_experts: defines the same as n_routed_experts ({}), found {}; remove one of them",
+      config.origin(),
+      moe.num_experts,
+      local);
+  return moe;
+}
+
+void write_nemotron_h_experts(const MoEConfig& moe, Node& config) {
+  write_deepseek_moe(moe, config);
+  config.erase("first_k_dense_replace");
+  config.set("n_shared_experts", Node(int64_t{1}));
+  config.set(kSharedWidth, Node(moe.shared_expert_intermediate_size));
+}
+
+void check_nemotron_h_experts(const MoEConfig& moe) {
+  require(moe.expert_bias, "expert_bias: expected true, which models of this type always have, found false");
+  require(
+      moe.decoder_sparse_step == 1 && moe.mlp_only_layers.empty(),
+      "{}: in models of this type, hybrid_override_pattern says which layers have experts; remove this key",
+      moe.mlp_only_layers.empty() ? "decoder_sparse_step" : "mlp_only_layers");
+}
+
+nn::MoEParameters nemotron_h_experts(const MoEConfig& moe, int64_t hidden_size, nn::Init init) {
+  return {
+      .hidden_size = hidden_size,
+      .intermediate_size = moe.moe_intermediate_size,
+      .num_experts = moe.num_experts,
+      .top_k = moe.num_experts_per_tok,
+      .renormalize_probabilities = moe.norm_topk_prob,
+      .enable_expert_bias = true,
+      .router_options = moe.router,
+      .expert_options = {.relu_squared = true},
+      .shared_expert =
+          nn::SharedExpertParameters{
+              .intermediate_size = moe.shared_expert_width(), .enable_gate = false, .relu_squared = true},
+      .init = init};
+}
+
+}  // namespace lehr::model
