@@ -260,6 +260,25 @@ TEST(AdapterFolder, StoresRowsInTheOrderOfTheStoredWeight) {
   EXPECT_TRUE(at::allclose(own_b.matmul(own_a), update, 0, 1e-12));
 }
 
+// A whole projection has the rows of the stored weight too.
+TEST(AdapterFolder, StoresWholeModulesInTheOrderOfTheStoredWeight) {
+  const Method two{Stack{{{Lora{.module_name_pattern = ".*q_proj"}}, {FullTune{R"(.*in_proj)"}}}}};
+  const auto made = injected(two, nemotron_h());
+  const state::StateMap map =
+      to_map(adapter_stored_names(*made.model, made.base, tuned_tensors(*made.model, made.base)));
+  const state::StateMap weights = made.args->state_map(descriptor::ExpertLayout::per_expert);
+  const at::Tensor value = at::randn({kInProjRows, 16}, at::kDouble);
+  const auto parameter_of = [&](const state::StateMap& of, const std::string& stored) {
+    const state::ValueSource source({{stored, value}});
+    const state::BoundMap bound(of.from({stored}), source.specs());
+    return state::read_output(
+        bound, source, "model.layers.0.mamba.in_proj.weight", whole_box(bound.outputs().front().shape));
+  };
+  const at::Tensor own = parameter_of(map, std::string("base_model.model.model.") + kInProj + ".weight");
+  EXPECT_TRUE(at::equal(own, parameter_of(weights, std::string("backbone.") + kInProj + ".weight")));
+  EXPECT_FALSE(at::equal(own, value)) << "the rows are in the same order";
+}
+
 // As PEFT writes them for a model whose code came with its checkpoint.
 TEST(AdapterFolder, IsReadWithTheNamesOfTheCheckpointToo) {
   const auto made = injected({Lora{.module_name_pattern = ".*in_proj"}}, nemotron_h());

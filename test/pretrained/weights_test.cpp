@@ -229,7 +229,8 @@ INSTANTIATE_TEST_SUITE_P(
         "deepseek_v3_yarn",
         "glm4_moe_norms",
         "gpt_oss_yarn",
-        "qwen3_next_interval"));
+        "qwen3_next_interval",
+        "nemotron_h_experts"));
 
 TEST(Convert, ChangesTheTypeInFilesAndConfig) {
   const Folder folder;

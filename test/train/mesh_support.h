@@ -78,6 +78,9 @@ inline Overrides of(const Schedule& schedule) {
       {"parallelism.pipeline_parallel_stages_per_rank", std::to_string(schedule.stages_per_rank)}};
 }
 
+/// Nemotron-H with experts, by this name as a family.
+inline constexpr const char* kNemotronHWithExperts = "nemotron_h_moe";
+
 inline Overrides family(const std::string& name) {
   Overrides overrides{
       {"model.args.num_attention_heads", "8"},
@@ -91,7 +94,7 @@ inline Overrides family(const std::string& name) {
       {"activation_checkpoint.mode", "full"},
       {"data.datasets.0.split_documents", "\"blank_line\""},
       {"checkpoint.interval", std::to_string(kSteps)}};
-  overrides.emplace_back("model.name", name);
+  overrides.emplace_back("model.name", name == kNemotronHWithExperts ? "nemotron_h" : name);
   if (name == "deepseek_v3") {
     overrides.emplace_back("model.args.num_key_value_heads", "8");
     overrides.emplace_back("model.args.head_dim", "16");
@@ -103,8 +106,13 @@ inline Overrides family(const std::string& name) {
   if (name == "nemotron_h") {
     overrides.emplace_back("model.args.num_hidden_layers", "4");  // Mamba-2, attention, a feed-forward block, Mamba-2
   }
+  if (name == kNemotronHWithExperts) {
+    overrides.emplace_back("model.flavor", "debugmodel_moe");
+    overrides.emplace_back("model.args.num_hidden_layers", "4");  // Mamba-2, attention, experts, a feed-forward block
+    overrides.emplace_back("model.args.moe_shared_expert_intermediate_size", "16");
+  }
   if (name == "qwen3_next" || name == "qwen3_moe" || name == "mixtral" || name == "deepseek_v3" || name == "glm4_moe" ||
-      name == "gpt_oss") {
+      name == "gpt_oss" || name == kNemotronHWithExperts) {
     for (const auto& entry : Overrides{
              {"model.args.num_experts", "8"},
              {"model.args.num_experts_per_tok", "2"},

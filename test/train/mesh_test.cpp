@@ -111,6 +111,7 @@ std::vector<Case> every_family_and_mesh() {
       {.cp = 2, .tp = 2},
       {.dp_shard = 2, .cp = 2, .tp = 2}};
   add("nemotron_h", every_nth(2, without_experts));
+  add(testing::kNemotronHWithExperts, every_nth(2, of_states, 1));
   return cases;
 }
 
@@ -122,7 +123,8 @@ INSTANTIATE_TEST_SUITE_P(Families, EveryMesh, ::testing::ValuesIn(every_family_a
 // Families of which no mesh below has more than two data-parallel ranks have fewer sequences per step.
 Overrides run_of(const std::string& name) {
   Overrides overrides = family(name);
-  if (name != "qwen3" && name != "qwen3_moe" && name != "llama3" && name != "qwen3_next" && name != "nemotron_h") {
+  if (name != "qwen3" && name != "qwen3_moe" && name != "llama3" && name != "qwen3_next" && name != "nemotron_h" &&
+      name != testing::kNemotronHWithExperts) {
     overrides.emplace_back("training.global_batch_size", "4");
   }
   return overrides;

@@ -115,6 +115,20 @@ TEST(AdaptersOnMeshes, EqualOneDeviceInLayersWithOneMixerEach) {
   expect_law({"nemotron_h", {{"peft.dropout", "0.25"}}}, {{.tp = 2}, {.dp_shard = 2, .tp = 2}, {.cp = 2, .pp = 2}});
 }
 
+// Without gates, experts have two projections.
+TEST(AdaptersOnMeshes, EqualOneDeviceInExpertsWithoutGates) {
+  expect_law(
+      {testing::kNemotronHWithExperts}, {{.dp_shard = 2, .tp = 2, .ep = 4}, {.cp = 2}, {.dp_shard = 2, .ep = 2}});
+}
+
+// The rows of in_proj in the folder of a run that tunes it whole, under tensor parallelism.
+TEST(AdaptersOnMeshes, EqualOneDeviceWhereProjectionsWithOtherRowsAreTunedWhole) {
+  expect_law(
+      {"nemotron_h",
+       {{"peft.target_pattern", R"('.*\.q_proj')"}, {"peft.full_tune_pattern", R"('.*\.mamba\.in_proj')"}}},
+      {{.tp = 2}, {.dp_shard = 2, .tp = 2}, {.tp = 4}});
+}
+
 // Their experts take no adapters.
 TEST(AdaptersOnMeshes, EqualOneDeviceBesideExpertsThatAreStoredTransposed) {
   expect_law(

@@ -410,7 +410,8 @@ const std::vector<std::string> kFamilies{
     "glm4_moe",
     "qwen3_next",
     "nemotron_h",
-    "gpt_oss"};
+    "gpt_oss",
+    testing::kNemotronHWithExperts};
 
 class PipelineOfFamilies : public ::testing::TestWithParam<size_t> {};
 INSTANTIATE_TEST_SUITE_P(
