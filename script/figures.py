@@ -66,9 +66,9 @@ def computed(lehr, work):
         return (work / "picture.svg").read_bytes()
 
     found = {}
-    for plan, drawing in (("llama3_405b", "memory"), ("qwen3_235b", "timeline")):
+    for plan, drawing in (("llama3_405b", "memory"), ("llama3_405b_128k", None), ("qwen3_235b", "timeline")):
         found[PICTURES / f"plan_{plan}.txt"] = run("plan", f"recipe/plan_{plan}.toml", "--output", work / plan)
-        for kind in ("svg", "html"):
+        for kind in ("svg", "html") if drawing else ():
             found[PICTURES / f"plan_{plan}_{drawing}.{kind}"] = (work / plan / f"{drawing}.{kind}").read_bytes()
     no_op = {"no_op": True}
     blocks = [{"attention": {"num_key_value_heads": heads} if heads else no_op, "ffn": {"intermediate_size": width} if width else no_op}

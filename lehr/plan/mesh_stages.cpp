@@ -38,13 +38,14 @@ std::pair<std::string, std::string> of_two_layers(const std::string& checkpointi
 }  // namespace
 
 // Returns null if the model cannot be laid out in this way.
-const StagePieces* MeshStages::pieces(const LayerLayout& layout, int64_t rows, const std::string& checkpointing) {
-  const auto [entry, is_new] = pieces_.try_emplace({layout, rows, checkpointing});
+const StagePieces* MeshStages::pieces(
+    const LayerLayout& layout, int64_t rows, const std::string& checkpointing, bool reduce_each) {
+  const auto [entry, is_new] = pieces_.try_emplace({layout, rows, checkpointing, reduce_each});
   if (is_new) {
     const MeshPoint point{
         .mesh = {.context_parallel = layout.cp, .tensor_parallel = layout.tp, .expert_parallel = layout.ep},
         .rows = rows};
-    const Trade trade{.checkpointing = checkpointing};
+    const Trade trade{.checkpointing = checkpointing, .reduce_each = reduce_each};
     try {
       entry->second = std::make_unique<StagePieces>(with_choices(config_, point, trade, {}), spec_);
     } catch (const Error& error) {
@@ -63,8 +64,8 @@ std::optional<PlannedStage> MeshStages::stage(const MeshPoint& point, const Trad
         shape, point.mesh.data_parallel_shard * point.mesh.context_parallel, point.mesh.data_parallel_replicate);
   };
   const auto [one, next] = of_two_layers(trade.checkpointing);
-  const StagePieces* from = pieces(point.layout(), point.rows, one);
-  const StagePieces* other = pieces(point.layout(), point.rows, next);
+  const StagePieces* from = pieces(point.layout(), point.rows, one, trade.reduce_each);
+  const StagePieces* other = pieces(point.layout(), point.rows, next, trade.reduce_each);
   if (from == nullptr || other == nullptr) {
     return std::nullopt;
   }
@@ -83,7 +84,7 @@ double MeshStages::tokens_of_experts(const StagePieces& from, const MeshPoint& p
 
 double MeshStages::least_seconds(const MeshPoint& point) {
   const auto& mesh = point.mesh;
-  const StagePieces* from = pieces({.tp = mesh.tensor_parallel}, point.rows, "none");
+  const StagePieces* from = pieces({.tp = mesh.tensor_parallel}, point.rows, "none", /*reduce_each=*/true);
   if (from == nullptr) {
     return kNever;
   }
@@ -99,7 +100,7 @@ double MeshStages::least_seconds(const MeshPoint& point) {
       seconds += one.axes == mesh::axis::tp ? one.exposed / parts : 0;
     }
   }
-  // Each rank reduces 1 / ep of the experts' gradients.
+  // Each rank reduces 1 / ep of the experts' gradients, at least once per step.
   double sums = 0;
   for (const Communication& one : all.backward.communication) {
     if (one.collective == "reduce_scatter" && one.axes != mesh::axis::tp && one.calls > 0) {
@@ -113,8 +114,8 @@ double MeshStages::least_seconds(const MeshPoint& point) {
       sums += least;
     }
   }
-  seconds += std::max(0.0, sums - machine_.communication_overlap * cost.backward.computing() / parts);
-  return seconds * static_cast<double>(point.microbatches) / static_cast<double>(mesh.pipeline_parallel);
+  const double exposed = std::max(0.0, sums - machine_.communication_overlap * cost.backward.computing() / parts);
+  return (seconds * static_cast<double>(point.microbatches) + exposed) / static_cast<double>(mesh.pipeline_parallel);
 }
 
 }  // namespace lehr::plan

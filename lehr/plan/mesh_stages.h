@@ -25,8 +25,8 @@ class MeshStages {
   std::optional<PlannedStage> stage(const MeshPoint& point, const Trade& trade, const StageShape& shape);
 
   /// Returns a lower bound of a step's seconds on this mesh: all layers, without checkpointing, all-gathers or a
-  /// bubble. It uses the layout without context and expert parallelism, which only add time, so few layouts are
-  /// measured. Infinite if the model cannot be laid out so.
+  /// bubble, and with one reduction of the gradients. It uses the layout without context and expert parallelism, which
+  /// only add time, so few layouts are measured. Infinite if the model cannot be laid out so.
   double least_seconds(const MeshPoint& point);
 
   /// Returns the number of layouts measured so far.
@@ -35,7 +35,9 @@ class MeshStages {
   std::string why_not;  ///< The reason for the last rejection of a layout.
 
  private:
-  const StagePieces* pieces(const LayerLayout& layout, int64_t rows, const std::string& checkpointing);
+  // `reduce_each`: Trade::reduce_each.
+  const StagePieces* pieces(
+      const LayerLayout& layout, int64_t rows, const std::string& checkpointing, bool reduce_each);
   double tokens_of_experts(const StagePieces& from, const MeshPoint& point) const;
 
   const train::TrainConfig& config_;
@@ -43,7 +45,7 @@ class MeshStages {
   const Machine& machine_;
   at::ScalarType compute_;
   int64_t num_layers_ = 1;
-  std::map<std::tuple<LayerLayout, int64_t, std::string>, std::unique_ptr<StagePieces>> pieces_;
+  std::map<std::tuple<LayerLayout, int64_t, std::string, bool>, std::unique_ptr<StagePieces>> pieces_;
 };
 
 }  // namespace lehr::plan

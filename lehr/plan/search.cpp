@@ -126,19 +126,23 @@ class Search {
     const auto schedules = all_schedules_of(point, num_layers_);
     // The first checkpointing with which a schedule fitted or was too slow; all_trades() lists the least recomputation
     // first.
-    std::map<std::pair<size_t, ReshardPolicy>, std::string> enough;
+    std::map<std::tuple<size_t, ReshardPolicy, bool>, std::string> enough;
     for (const Trade& trade : all_trades(point)) {
       std::map<StageShape, PlannedStage> planned;
       for (size_t i = 0; i < schedules.size(); ++i) {
-        const auto found = enough.find({i, trade.reshard});
+        const auto found = enough.find({i, trade.reshard, trade.reduce_each});
         if (found != enough.end() && costs_more(trade.checkpointing, found->second)) {
           continue;
         }
         if (try_schedule({point, trade, schedules[i]}, planned)) {
-          enough.emplace(std::pair(i, trade.reshard), trade.checkpointing);
-          // "always" all-gathers more often, to save memory that is not needed.
-          if (trade.reshard == ReshardPolicy::all_but_last) {
-            enough.emplace(std::pair(i, ReshardPolicy::always), trade.checkpointing);
+          // "always" all-gathers more often, and reductions for each micro-batch send more, to save memory that is not
+          // needed.
+          for (const ReshardPolicy policy : {trade.reshard, ReshardPolicy::always}) {
+            for (const bool reduce_each : {trade.reduce_each, true}) {
+              if (policy == trade.reshard || trade.reshard == ReshardPolicy::all_but_last) {
+                enough.emplace(std::tuple(i, policy, reduce_each), trade.checkpointing);
+              }
+            }
           }
         }
       }
@@ -333,10 +337,6 @@ SearchResult search_plans(
   require(
       !config.parallelism.pipeline_parallel_schedule_csv,
       "parallelism.pipeline_parallel_schedule_csv: a search chooses the schedule; remove the key");
-  require(
-      config.parallelism.fsdp_reduce_each_microbatch,
-      "parallelism.fsdp_reduce_each_microbatch: a search assumes that gradients are reduced after every micro-batch; "
-      "expected true, or plan a single config");
   require(
       config.training.task != train::TaskKind::embedding,
       "training.task: the loss of \"embedding\" depends on the sequences of a micro-batch over all data-parallel ranks, "

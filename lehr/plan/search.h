@@ -31,7 +31,8 @@ struct SearchResult {
 };
 
 /// Tries all degrees whose product is the number of devices, with all schedules (and numbers of stages), reshard
-/// policies, activation checkpointing (none, "op 2", "2", "op" and full), and the given micro-batches, at the config's
+/// policies, reductions of gradients after each micro-batch and once per step, activation checkpointing (none, "op 2",
+/// "2", "op" and full), and the given micro-batches, at the config's
 /// training.global_batch_size. Model, data, precision and optimizer are the config's. Configurations that the trainer
 /// refuses are skipped. A mesh is pruned if even a step without bubble, checkpointing or FSDP communication would be
 /// slower than the best found so far, so pruning loses nothing under the cost model. Stages are assembled from measured
@@ -39,7 +40,7 @@ struct SearchResult {
 /// plans.
 ///
 /// Throws a usage error for devices or a micro-batch below 1, no global_batch_size, a custom schedule
-/// (pipeline_parallel_schedule_csv), fsdp_reduce_each_microbatch = false, layers that differ, and no legal mesh.
+/// (pipeline_parallel_schedule_csv), layers that differ, and no legal mesh.
 SearchResult search_plans(
     const train::TrainConfig& config,
     const train::TrainSpec& spec,

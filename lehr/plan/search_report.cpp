@@ -41,8 +41,10 @@ std::string keys_of(const train::TrainConfig& config) {
     text += fmt::format("pipeline_parallel_microbatch_size = {}\n", p.pipeline_parallel_microbatch_size);
   }
   text += fmt::format(
-      "fsdp_reshard_after_forward = \"{}\"\n\n[activation_checkpoint]\nmode = \"{}\"\n",
+      "fsdp_reshard_after_forward = \"{}\"\nfsdp_reduce_each_microbatch = {}\n\n[activation_checkpoint]\nmode = "
+      "\"{}\"\n",
       name_of(p.fsdp_reshard_after_forward),
+      p.fsdp_reduce_each_microbatch,
       config.activation_checkpoint.mode);
   if (config.activation_checkpoint.mode == "selective") {
     text += fmt::format("selective_ac_option = \"{}\"\n", config.activation_checkpoint.selective_ac_option);
@@ -76,6 +78,7 @@ std::string search_text(const SearchResult& result, const Machine& machine) {
          std::to_string(one.plan.run.rows),
          described(one.config.activation_checkpoint),
          name_of(p.fsdp_reshard_after_forward),
+         p.fsdp_reduce_each_microbatch ? "micro-batch" : "step",
          fmt::format("{:.3f}", one.plan.step_seconds),
          human_count(one.plan.tokens_per_second),
          fmt::format("{:.1f} %", 100 * one.plan.mfu),
@@ -84,7 +87,17 @@ std::string search_text(const SearchResult& result, const Machine& machine) {
   }
   return effort + "\n" +
          text_table(
-             {"", "schedule", "sequences", "checkpointing", "reshard", "step s", "tokens/s", "MFU", "bubble", "GB"},
+             {"",
+              "schedule",
+              "sequences",
+              "checkpointing",
+              "reshard",
+              "reduce per",
+              "step s",
+              "tokens/s",
+              "MFU",
+              "bubble",
+              "GB"},
              rows) +
          "\nKeys of the first one:\n\n" + keys_of(result.best.front().config);
 }

@@ -61,12 +61,16 @@ std::vector<MeshPoint> all_meshes(
 std::vector<Trade> all_trades(const MeshPoint& point) {
   using shard::ReshardPolicy;
   const bool shares = point.mesh.data_parallel_shard * point.mesh.context_parallel > 1;
+  const auto policies = shares ? std::vector{ReshardPolicy::all_but_last, ReshardPolicy::never, ReshardPolicy::always}
+                               : std::vector{ReshardPolicy::all_but_last};
   std::vector<Trade> trades;
   for (const char* checkpointing : {"none", "op 2", "2", "op", "full"}) {
-    trades.push_back({checkpointing, ReshardPolicy::all_but_last});
-    if (shares) {
-      trades.push_back({checkpointing, ReshardPolicy::never});
-      trades.push_back({checkpointing, ReshardPolicy::always});
+    for (const bool reduce_each : {false, true}) {
+      if (reduce_each || (shares && point.microbatches > 1)) {
+        for (const ReshardPolicy policy : policies) {
+          trades.push_back({checkpointing, policy, reduce_each});
+        }
+      }
     }
   }
   return trades;
@@ -82,7 +86,7 @@ std::vector<pipeline::ScheduleOptions> all_schedules_of(const MeshPoint& point, 
     if (!info.has_backward) {
       continue;
     }
-    for (const int64_t times : {1, 2, 4}) {
+    for (const int64_t times : {1, 2, 3, 4, 6}) {
       const pipeline::ScheduleOptions options{
           .schedule = info.schedule,
           .num_ranks = ranks,
@@ -116,6 +120,7 @@ train::TrainConfig with_choices(
   p.expert_parallel_degree = point.mesh.expert_parallel;
   p.pipeline_parallel_degree = point.mesh.pipeline_parallel;
   p.fsdp_reshard_after_forward = trade.reshard;
+  p.fsdp_reduce_each_microbatch = trade.reduce_each;
   p.pipeline_parallel_microbatch_size = -1;
   if (point.mesh.pipeline_parallel > 1) {
     p.pipeline_parallel_schedule = pipeline::schedule_info(schedule.schedule).name;

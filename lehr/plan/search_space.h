@@ -32,6 +32,7 @@ struct Trade {
   /// activation_checkpoint: "none", "full", or the selective_ac_option under "selective".
   std::string checkpointing;
   shard::ReshardPolicy reshard = shard::ReshardPolicy::all_but_last;
+  bool reduce_each = true;  ///< parallelism.fsdp_reduce_each_microbatch
   auto operator<=>(const Trade&) const = default;
 };
 
@@ -44,12 +45,14 @@ std::vector<MeshPoint> all_meshes(
     bool has_experts,
     const std::vector<int64_t>& rows);
 
-/// Returns all kinds of activation checkpointing, least recomputation first, times reshard policies; one policy if
-/// parameters are not sharded.
+/// Returns all kinds of activation checkpointing, least recomputation first, times reshard policies, times reductions
+/// of gradients (once per step first, which is at least as fast); one policy if parameters are not sharded, and one
+/// reduction if there is one micro-batch.
 std::vector<Trade> all_trades(const MeshPoint& point);
 
-/// Returns schedules with their stages per rank: the default of each, and two and four times it if the schedule takes
-/// any number and every stage has a layer. Only schedules defined for the point's numbers; with one stage: 1F1B.
+/// Returns schedules with their stages per rank: the default of each, and two, three, four and six times it if the
+/// schedule takes any number and every stage has a layer. Only schedules defined for the point's numbers; with one
+/// stage: 1F1B.
 std::vector<pipeline::ScheduleOptions> all_schedules_of(const MeshPoint& point, int64_t num_layers);
 
 /// Returns `config` with these choices.

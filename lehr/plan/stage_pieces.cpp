@@ -75,6 +75,8 @@ StageMeasurement add(const StageMeasurement& a, const StageMeasurement& b, doubl
       .parameter_bytes = add(a.parameter_bytes, b.parameter_bytes, factor),
       .compute_copy_bytes = add(a.compute_copy_bytes, b.compute_copy_bytes, factor),
       .gradient_bytes = add(a.gradient_bytes, b.gradient_bytes, factor),
+      .whole_gradient_bytes = add(a.whole_gradient_bytes, b.whole_gradient_bytes, factor),
+      .reductions_end_step = a.reductions_end_step,
       .optimizer_bytes = add(a.optimizer_bytes, b.optimizer_bytes, factor),
       .other_bytes = add(a.other_bytes, b.other_bytes, factor),
       .gathered_peak = add(a.gathered_peak, b.gathered_peak, factor),
@@ -178,9 +180,16 @@ StageMeasurement StagePieces::stage(const StageShape& shape, int64_t shard_ranks
   stage = add(stage, layer, more);
   // Bytes of sharded tensors scale with the size of a shard.
   const double shards = static_cast<double>(shard_ranks_) / static_cast<double>(shard_ranks);
+  const bool reduces_once = stage.whole_gradient_bytes > 0;
   for (auto peak : {&StageMeasurement::first_backward_peak, &StageMeasurement::only_backward_peak}) {
     const int64_t gradients = std::min(stage.gradient_bytes, stage.*peak);
-    stage.*peak += scaled(gradients, shards) - gradients;
+    if (!reduces_once || peak == &StageMeasurement::only_backward_peak) {
+      stage.*peak += scaled(gradients, shards) - gradients;
+    }
+  }
+  if (reduces_once) {  // unreduced gradients have the same size on any number of ranks
+    stage.whole_gradient_bytes += stage.gradient_bytes - scaled(stage.gradient_bytes, shards);
+    stage.reductions_end_step = stage.reductions_end_step && replicas == 1;
   }
   for (auto action : kActions) {
     scale_shards(stage.*action, shards);
@@ -192,7 +201,9 @@ StageMeasurement StagePieces::stage(const StageShape& shape, int64_t shard_ranks
         &StageMeasurement::optimizer_bytes}) {
     stage.*bytes = scaled(stage.*bytes, shards);
   }
-  stage.per_step.clear();
+  std::erase_if(stage.per_step, [](const Communication& one) {
+    return !shares_weights(one) || one.collective != "reduce_scatter";
+  });
   if (replicas > 1) {
     constexpr int64_t kBucket = 25 << 20;
     stage.per_step.push_back(

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "lehr/meter/operation_meter.h"
 #include "test/ops/against_reference.h"
 
 namespace lehr::ops::test {
@@ -47,6 +48,16 @@ TEST(TokenPermutation, AcceptsZeroTokensAndFrozenInputs) {
   const Tensors inputs = {random_tensor({2, 9}, at::kFloat), random_tensor({2, 2}, at::kFloat)};
   expect_equal_to_definition("frozen weights", both, sum, inputs, {true, false});
   expect_equal_to_definition("frozen tokens", both, sum, inputs, {false, true});
+}
+
+// A token with several experts is read once, as by the kernels of a GPU, and written once for each.
+TEST(TokenPermutation, CountsEachTokenOnceAndEachCopyOnce) {
+  constexpr int64_t kTokens = 6, kChoices = 5, kSize = 8, kBytes = 4;
+  const TokenPermutation p = sort_by_expert(at::randint(0, 3, {kTokens, kChoices}, at::kLong), 3);
+  const at::Tensor tokens = random_tensor({kTokens, kSize}, at::kFloat);
+  const OperationMeter meter;
+  permute_tokens(tokens, p);
+  EXPECT_EQ(meter.counts().pointwise_bytes, kBytes * kSize * kTokens * (1 + kChoices));
 }
 
 TEST(TokenPermutation, RefusesInvalidShapesAndTypes) {

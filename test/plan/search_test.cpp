@@ -163,8 +163,13 @@ TEST(AllTrades, AreOrderedByTheAmountOfRecompute) {
   std::vector<std::string> ways;
   for (const Trade& trade : all_trades({})) {
     ways.push_back(trade.checkpointing);
+    EXPECT_TRUE(trade.reduce_each);  // nothing to reduce
   }
   EXPECT_THAT(ways, ::testing::ElementsAre("none", "op 2", "2", "op", "full"));
+  const auto shared = all_trades({.mesh = {.data_parallel_shard = 2}, .microbatches = 2});
+  EXPECT_EQ(shared.size(), 5U * 3 * 2);
+  EXPECT_FALSE(shared.front().reduce_each);
+  EXPECT_EQ(all_trades({.mesh = {.data_parallel_shard = 2}, .microbatches = 1}).size(), 5U * 3);
 }
 
 TEST(SearchPlans, BalancesLayersAsConfigured) {
@@ -183,13 +188,14 @@ TEST(SearchPlans, BalancesLayersAsConfigured) {
   EXPECT_GT(best_pipeline("cost"), 1.02 * best_pipeline("even"));
 }
 
-TEST(SearchPlans, RefusesUnsupportedConfigs) {
-  EXPECT_THAT(
-      [] {
-        search_of(
-            small_run({{"parallelism.fsdp_reduce_each_microbatch", "false"}}), machine_with(1, 1), {.devices = 4});
-      },
-      ThrowsMessage<Error>(HasSubstr("parallelism.fsdp_reduce_each_microbatch: a search")));
+// Over slow links a step that reduces its gradients once is faster. FindsTheFastestPlanThatFits has less memory.
+TEST(SearchPlans, ReducesGradientsOncePerStep) {
+  const SearchResult result = search_of(small_run(), machine_with(1, 0.01), {.devices = 2});
+  const auto sharded = std::find_if(result.best.begin(), result.best.end(), [](const Candidate& one) {
+    return one.plan.run.mesh.data_parallel_shard == 2;
+  });
+  ASSERT_NE(sharded, result.best.end());
+  EXPECT_FALSE(sharded->config.parallelism.fsdp_reduce_each_microbatch);
 }
 
 TEST(SearchPlans, ReturnsTheBestFirstAndEachMeshOnce) {
@@ -235,14 +241,20 @@ void expect_same_stage(const StageMeasurement& made, const StageMeasurement& who
   same(static_cast<double>(made.at_rest()), static_cast<double>(whole.at_rest()));
   same(static_cast<double>(made.forward.kept), static_cast<double>(whole.forward.kept));
   same(static_cast<double>(made.forward.pointwise_bytes), static_cast<double>(whole.forward.pointwise_bytes));
+  same(static_cast<double>(made.whole_gradient_bytes), static_cast<double>(whole.whole_gradient_bytes));
 }
 
 TEST(StagePieces, AddUpToStagesThatAreMeasuredInFull) {
-  using Checkpointing = std::pair<const char*, const char*>;
-  for (const auto& [mode, option] :
-       {Checkpointing("none", "\"2\""), Checkpointing("selective", "\"op\""), Checkpointing("full", "\"2\"")}) {
+  struct Checkpointing {
+    const char *mode, *option, *reduce_each;
+  };
+  for (const auto& [mode, option, reduce_each] :
+       {Checkpointing{"none", "\"2\"", "true"},
+        Checkpointing{"none", "\"2\"", "false"},
+        Checkpointing{"selective", "\"op\"", "true"},
+        Checkpointing{"full", "\"2\"", "true"}}) {
     for (const int64_t stages : {1, 3}) {
-      SCOPED_TRACE(fmt::format("{} {}, {} stages", mode, option, stages));
+      SCOPED_TRACE(fmt::format("{} {} {}, {} stages", mode, option, reduce_each, stages));
       const testing::Planned planned(model_of(
           "qwen3",
           {{"parallelism.data_parallel_shard_degree", "4"},
@@ -259,6 +271,7 @@ TEST(StagePieces, AddUpToStagesThatAreMeasuredInFull) {
            {"training.seq_len", "8192"},
            {"activation_checkpoint.mode", mode},
            {"activation_checkpoint.selective_ac_option", option},
+           {"parallelism.fsdp_reduce_each_microbatch", reduce_each},
            {"training.local_batch_size", "2"},
            {"training.global_batch_size", "24"},
            {"training.mixed_precision_param", "bfloat16"}}));

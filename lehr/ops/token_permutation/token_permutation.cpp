@@ -32,7 +32,7 @@ namespace cpu {
 namespace {
 at::Tensor copy_tokens(const at::Tensor& tokens, const at::Tensor& order) {
   at::Tensor copies = at::empty({order.size(0), tokens.size(1)}, tokens.options());
-  report_pointwise({copies, copies});  // as many rows are read as written
+  report_pointwise({tokens, copies});
   const int64_t choices = tokens.size(0) > 0 ? order.size(0) / tokens.size(0) : 1;
   const auto bytes = static_cast<size_t>(tokens.size(1)) * tokens.element_size();
   run_kernel(tokens, 0, order.size(0), grain_for(tokens.size(1)), [&](int64_t first, int64_t last) {
@@ -62,7 +62,7 @@ at::Tensor copy_tokens(const at::Tensor& tokens, const at::Tensor& inverse) {
       rows,
       shape_of(tokens));
   const at::Tensor copies = at::empty({rows, tokens.size(1)}, tokens.options());
-  report_moved({copies, copies});
+  report_moved({tokens, copies});
   run<TokenCopyLaunches>("permute_tokens", tokens, [&](auto element, const auto& kernels) {
     using T = decltype(element);
     return kernels.copy(
