@@ -15,9 +15,9 @@ if(LEHR_WERROR)
   target_compile_options(lehr_warnings INTERFACE -Werror)
 endif()
 
-# lehr_unity(target folder): compiles the sources of a target in groups, each as one file, since most of the time of a file goes to
-# the headers that it shares with its neighbours. Sources of a subfolder, such as a model family, form a group of their
-# own; those with compile options of their own stay single.
+# lehr_unity(target folder): compiles the sources of a target in groups, each as one file, since most of the time of a
+# file goes to the headers that it shares with its neighbours. Sources of a subfolder, such as a model family, form a
+# group of their own; those with compile options of their own stay single.
 function(lehr_unity target folder)
   if(NOT LEHR_UNITY)
     return()
