@@ -250,22 +250,21 @@ void check_blocks(const DecoderConfig& shape, const std::string& where) {
         undivided == nullptr ? "" : undivided);
     if (shape.mamba2) {
       const Mixer mixer = shape.mamba2->mixer(static_cast<int64_t>(layer));
-      const bool has_ffn = mixes_channels(mixer);
+      const bool has_ffn = mixes_channels(mixer), experts = mixer == Mixer::experts;
+      const char* own = !has_ffn ? "attention or Mamba-2" : experts ? "experts" : "a feed-forward block";
       require(
           has_ffn ? blocks[layer].attention_is_no_op() : blocks[layer].ffn_is_no_op(),
           "{}{}: the layer has one sub-block, {} (hybrid_override_pattern); expected no_op",
           key,
           has_ffn ? "attention" : "ffn",
-          !has_ffn                  ? "attention or Mamba-2"
-          : mixer == Mixer::experts ? "experts"
-                                    : "a feed-forward block");
+          own);
       require(
-          mixer == Mixer::experts ? std::get_if<FFNSubblock>(&blocks[layer].ffn) == nullptr
-                                  : std::get_if<MoESubblock>(&blocks[layer].ffn) == nullptr,
+          experts ? !std::holds_alternative<FFNSubblock>(blocks[layer].ffn)
+                  : !std::holds_alternative<MoESubblock>(blocks[layer].ffn),
           "{}ffn: the layer has {} (hybrid_override_pattern); expected {}, or no_op",
           key,
-          mixer == Mixer::experts ? "experts" : "no experts",
-          mixer == Mixer::experts ? "moe" : "intermediate_size");
+          experts ? "experts" : "no experts",
+          experts ? "moe" : "intermediate_size");
     }
     if (const auto* moe = std::get_if<MoESubblock>(&blocks[layer].ffn)) {
       require(

@@ -55,10 +55,11 @@ std::vector<KindOfLayer> kinds_of_layers(DecoderConfig shape) {
     shapes[1].linear_attention->layers = {true};
   }
   if (shape.mamba2) {
-    shapes.assign(3, shape);
-    shapes[0].mamba2->pattern = static_cast<char>(Mixer::mamba);
-    shapes[1].mamba2->pattern = static_cast<char>(Mixer::attention);
-    shapes[2].mamba2->pattern = static_cast<char>(Mixer::feed_forward);
+    shapes.clear();
+    for (const Mixer mixer : {Mixer::mamba, Mixer::attention, Mixer::feed_forward, Mixer::experts}) {
+      shapes.push_back(shape);
+      shapes.back().mamba2->pattern = static_cast<char>(mixer);
+    }
   }
   if (shape.latent_attention) {  // with biases, and one projection of queries or two
     shapes[0].latent_attention->attention_bias = true;
@@ -68,13 +69,12 @@ std::vector<KindOfLayer> kinds_of_layers(DecoderConfig shape) {
   }
   std::vector<KindOfLayer> kinds;
   for (const BlockConfig& block : blocks) {
+    const bool has_experts = std::holds_alternative<descriptor::MoESubblock>(block.ffn);
     for (const DecoderConfig& one : shapes) {
-      kinds.push_back({one, block});
+      if (!one.mamba2 || has_experts == (one.mamba2->mixer(0) == Mixer::experts)) {
+        kinds.push_back({one, block});
+      }
     }
-  }
-  if (shape.mamba2 && shape.moe) {
-    shape.mamba2->pattern = static_cast<char>(Mixer::experts);
-    kinds.push_back({shape, blocks[1]});
   }
   return kinds;
 }

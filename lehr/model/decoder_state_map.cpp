@@ -43,11 +43,11 @@ state::StateMap experts_map(
     return state::parallel(maps);
   }
   const std::vector<int64_t> shape = parameters.front().parameter->shape();  // (E, I, H) of the gate projections
-  if (layout == descriptor::ExpertLayout::fused && parameters.front().name == ours + "up_proj.weight") {
-    return state::rename(
-        {{theirs + "up_proj", ours + "up_proj.weight"}, {theirs + "down_proj", ours + "down_proj.weight"}});
-  }
   if (layout == descriptor::ExpertLayout::fused) {
+    if (parameters.front().name == ours + "up_proj.weight") {  // without gates
+      return state::rename(
+          {{theirs + "up_proj", ours + "up_proj.weight"}, {theirs + "down_proj", ours + "down_proj.weight"}});
+    }
     return state::parallel(
         {state::split(
              theirs + "gate_up_proj", {ours + "gate_proj.weight", ours + "up_proj.weight"}, 1, {shape[1], shape[1]}),

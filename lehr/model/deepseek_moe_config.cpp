@@ -37,6 +37,19 @@ nn::RouterOptions deepseek_router(int64_t n_group, int64_t topk_group, double ro
       .routed_scaling_factor = routed_scaling_factor};
 }
 
+nn::MoEParameters deepseek_experts(const MoEConfig& moe, int64_t hidden_size, nn::Init init) {
+  return {
+      .hidden_size = hidden_size,
+      .intermediate_size = moe.moe_intermediate_size,
+      .num_experts = moe.num_experts,
+      .top_k = moe.num_experts_per_tok,
+      .renormalize_probabilities = moe.norm_topk_prob,
+      .enable_expert_bias = true,
+      .router_options = moe.router,
+      .shared_expert = nn::SharedExpertParameters{.intermediate_size = moe.shared_expert_width(), .enable_gate = false},
+      .init = init};
+}
+
 MoEConfig read_deepseek_moe(const Node& config, const DeepseekMoEDefaults& defaults) {
   refuse_unsupported(config);
   MoEConfig moe{

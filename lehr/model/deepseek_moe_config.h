@@ -3,6 +3,7 @@
 
 #include "lehr/config/node.h"
 #include "lehr/model/decoder_config.h"
+#include "lehr/nn/moe.h"
 
 namespace lehr::model {
 
@@ -14,6 +15,9 @@ struct DeepseekMoEDefaults {
 
 /// The router of all of these models: sigmoid scores, with weights that are normalized as in transformers.
 nn::RouterOptions deepseek_router(int64_t n_group, int64_t topk_group, double routed_scaling_factor);
+
+/// The experts of a layer, with a bias of the router, and a shared expert whose output is not scaled.
+nn::MoEParameters deepseek_experts(const MoEConfig& moe, int64_t hidden_size, nn::Init init);
 
 /// Reads the experts. Throws a usage error that names the key for a router of another kind.
 MoEConfig read_deepseek_moe(const Node& config, const DeepseekMoEDefaults& defaults);

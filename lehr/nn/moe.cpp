@@ -23,7 +23,7 @@ MoELayerImpl::MoELayerImpl(const MoEParameters& p) : tokens_per_expert_(at::zero
       "grouped_experts", GroupedExperts(p.num_experts, p.hidden_size, p.intermediate_size, p.init, p.expert_options));
   if (p.shared_expert) {
     const int64_t width = p.shared_expert->intermediate_size;
-    if (p.shared_expert->relu_squared) {
+    if (p.expert_options.relu_squared) {
       shared_relu_squared = register_module("shared_expert", ReluSquaredMlp(p.hidden_size, width, p.init));
     } else {
       shared_expert = register_module("shared_expert", SwiGLU(p.hidden_size, width, p.init));

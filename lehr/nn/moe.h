@@ -13,11 +13,10 @@
 
 namespace lehr::nn {
 
-/// Shape of the shared expert, which processes every token.
+/// Shape of the shared expert, which processes every token. It has a gate projection if the other experts have.
 struct SharedExpertParameters {
   int64_t intermediate_size;  ///< Its inner width.
   bool enable_gate = true;    ///< Scale its output by the sigmoid of a linear function of the token.
-  bool relu_squared = false;  ///< It is a ReluSquaredMlp instead of a SwiGLU.
 };
 
 /// Shape of an MoE layer.
@@ -29,7 +28,7 @@ struct MoEParameters {
   bool renormalize_probabilities = true;
   bool enable_expert_bias = false;  ///< See TopKRouter.
   RouterOptions router_options = {};
-  ExpertOptions expert_options = {};  ///< Of the experts, not of the shared one.
+  ExpertOptions expert_options = {};  ///< The shared expert only follows relu_squared.
   std::optional<SharedExpertParameters> shared_expert = {};
   Init init = Init::normal(0.02);
 };

@@ -12,7 +12,7 @@
 namespace lehr::pipeline {
 
 namespace {
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+constexpr int64_t kImpossible = std::numeric_limits<int64_t>::max();
 
 // Costs as integers, so that equal stages compare equal. The whole model costs 2^30, whose square fits into int64_t.
 class Stages {
@@ -53,7 +53,7 @@ template <class Joined>
 Table best_of(const Stages& stages, const Joined& joined) {
   const int64_t n = stages.num_layers();
   const std::vector<std::vector<int64_t>> empty(
-      static_cast<size_t>(stages.num_stages() + 1), std::vector<int64_t>(static_cast<size_t>(n + 1), kNever));
+      static_cast<size_t>(stages.num_stages() + 1), std::vector<int64_t>(static_cast<size_t>(n + 1), kImpossible));
   Table table{.value = empty, .layers = empty};
   table.value.back().back() = 0;
   for (int64_t stage = stages.num_stages() - 1; stage >= 0; --stage) {
@@ -62,7 +62,7 @@ Table best_of(const Stages& stages, const Joined& joined) {
       int64_t& value = table.value[static_cast<size_t>(stage)][static_cast<size_t>(begin)];
       for (int64_t end = n; end > begin; --end) {
         const int64_t rest = later[static_cast<size_t>(end)];
-        const int64_t whole = rest == kNever ? kNever : joined(stages.cost(stage, begin, end), rest);
+        const int64_t whole = rest == kImpossible ? kImpossible : joined(stages.cost(stage, begin, end), rest);
         if (whole < value) {
           value = whole;
           table.layers[static_cast<size_t>(stage)][static_cast<size_t>(begin)] = end - begin;
@@ -86,7 +86,7 @@ std::vector<int64_t> balance_layers(const PartCosts& costs, int64_t num_stages) 
   const Table most_expensive = best_of(stages, [](int64_t cost, int64_t rest) { return std::max(cost, rest); });
   const int64_t bound = most_expensive.value.front().front();
   const Table even =
-      best_of(stages, [&](int64_t cost, int64_t rest) { return cost > bound ? kNever : rest + cost * cost; });
+      best_of(stages, [&](int64_t cost, int64_t rest) { return cost > bound ? kImpossible : rest + cost * cost; });
   std::vector<int64_t> layers;
   size_t begin = 0;
   for (size_t stage = 0; stage < static_cast<size_t>(num_stages); ++stage) {

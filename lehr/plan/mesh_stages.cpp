@@ -10,10 +10,6 @@
 
 namespace lehr::plan {
 
-namespace {
-constexpr double kNever = std::numeric_limits<double>::infinity();
-}  // namespace
-
 MeshStages::MeshStages(const train::TrainConfig& config, const train::TrainSpec& spec, const Machine& machine)
     : config_(config), spec_(spec), machine_(machine), compute_(train::compute_type(config.training)) {}
 

@@ -1,6 +1,7 @@
 // Stages of a mesh in a search, assembled from pieces that are measured on first use.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,6 +13,9 @@
 #include "lehr/plan/stage_pieces.h"
 
 namespace lehr::plan {
+
+/// Seconds of a step that cannot be.
+inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
 class MeshStages {
  public:

@@ -17,7 +17,6 @@
 namespace lehr::plan {
 
 namespace {
-constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr size_t kSpare = 4;  // extra candidates, in case the full plan of one does not fit
 
 struct Found {

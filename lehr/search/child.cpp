@@ -19,7 +19,7 @@ class ChildWeights : public state::TensorSource {
  public:
   ChildWeights(const prune::PrunedModel& cut, const Library& library, const Choice& choice) : cut_(cut) {
     for (int64_t layer = 0; layer < library.pieces().num_layers(); ++layer) {
-      for (const auto subblock : {pretrained::Subblock::attention, pretrained::Subblock::ffn}) {
+      for (const auto subblock : pretrained::kSubblocks) {
         const SubblockTensors* own =
             library.trained({.layer = layer, .subblock = subblock, .variant = choice.of(layer, subblock)});
         if (own != nullptr) {

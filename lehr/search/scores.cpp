@@ -217,7 +217,7 @@ class BatchScorer {
 std::string key_of(const Library& library, const Choice& choice) {
   std::string key;
   for (int64_t layer = 0; layer < library.pieces().num_layers(); ++layer) {
-    for (const auto subblock : {pretrained::Subblock::attention, pretrained::Subblock::ffn}) {
+    for (const auto subblock : pretrained::kSubblocks) {
       if (const size_t variant = choice.of(layer, subblock); variant != 0) {
         key += key_of(library, Place{.layer = layer, .subblock = subblock, .variant = variant}) + "; ";
       }

@@ -151,8 +151,7 @@ class Save {
       }
     }
     for (const auto& [name, text] : contents_.texts) {
-      if (std::find(contents_.checked_texts.begin(), contents_.checked_texts.end(), name) !=
-          contents_.checked_texts.end()) {
+      if (contents_.checked_texts.contains(name)) {
         const auto bytes = std::as_bytes(std::span(text));
         files[name] = {.num_bytes = static_cast<int64_t>(bytes.size()), .crc32c = crc32c(bytes)};
       }

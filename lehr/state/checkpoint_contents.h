@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,7 +48,7 @@ struct CheckpointContents {
   std::vector<std::pair<std::string, std::string>> texts = {};             ///< Name and content.
   std::vector<std::pair<std::string, std::filesystem::path>> copies = {};  ///< Name, and the file to copy.
   /// Names among `texts` that integrity.json covers, like the tensors: those that nobody but a run should write.
-  std::vector<std::string> checked_texts = {};
+  std::set<std::string> checked_texts = {};
   /// Time that ranks wait for files created by the main rank: shared file systems may show them late.
   std::chrono::milliseconds patience = std::chrono::seconds(20);
 };

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <map>
 
 #include "lehr/base/error.h"
 #include "lehr/config/json.h"
@@ -12,26 +11,17 @@
 #include "lehr/model/mixtral/family.h"
 #include "lehr/model/smollm3/family.h"
 #include "lehr/nn/moe.h"
+#include "test/model/changed_config.h"
 
 namespace lehr::model {
 namespace {
 
+using test::Changes;
 using ::testing::HasSubstr;
-using Changes = std::map<std::string, std::string>;
 
-// The debug model of a family from its config.json with some keys replaced; "absent" removes a key.
+// The debug model of a family from its config.json with some keys replaced.
 std::unique_ptr<descriptor::ModelArgs> with(const descriptor::ModelFamily& family, const Changes& changes) {
-  Node config = family.flavors.at("debugmodel")()->to_hf_config("float32");
-  for (const auto& [key, json] : changes) {
-    if (json == "absent") {
-      config.erase(key);
-    } else {
-      config.set(key, parse_json(json, "value"));
-    }
-  }
-  auto args = family.from_hf_config(parse_json(to_json(config), "config.json"));
-  args->check("config.json: ");
-  return args;
+  return test::changed(family, family.flavors.at("debugmodel")()->to_hf_config("float32"), changes);
 }
 
 Node written(const descriptor::ModelFamily& family, const Changes& changes) {
@@ -39,12 +29,7 @@ Node written(const descriptor::ModelFamily& family, const Changes& changes) {
 }
 
 std::string problem(const descriptor::ModelFamily& family, const Changes& changes) {
-  try {
-    with(family, changes);
-    return "accepted";
-  } catch (const Error& error) {
-    return error.kind() == ErrorKind::usage ? error.what() : "another kind of error";
-  }
+  return test::problem_of_changed(family, family.flavors.at("debugmodel")()->to_hf_config("float32"), changes);
 }
 
 // As the configuration classes of transformers 5.23.

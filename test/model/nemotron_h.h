@@ -3,17 +3,11 @@
 
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "lehr/base/error.h"
-#include "lehr/config/json.h"
 #include "lehr/model/nemotron_h/family.h"
+#include "test/model/changed_config.h"
 
 namespace lehr::model::test {
-
-/// Keys and JSON values.
-using Changes = std::vector<std::pair<std::string, std::string>>;
 
 /// The keys of NVIDIA's config.json of the 8B model that concern its shape, and some of those without effect.
 inline constexpr const char* kNemotronH8B = R"({
@@ -29,29 +23,14 @@ inline constexpr const char* kNemotronH8B = R"({
   "time_step_limit": [0.0, Infinity], "time_step_max": 0.1, "time_step_min": 0.001, "torch_dtype": "bfloat16",
   "use_bias": false, "use_cache": true, "use_conv_bias": true, "use_mamba_kernels": true, "vocab_size": 131072})";
 
-/// The file with other values; "absent" removes a key.
+/// The file with other values.
 inline std::unique_ptr<descriptor::ModelArgs> nemotron_h_with(const Changes& changes) {
-  Node config = parse_json(kNemotronH8B, "config.json");
-  for (const auto& [key, json] : changes) {
-    if (json == "absent") {
-      config.erase(key);
-    } else {
-      config.set(key, parse_json(json, "value"));
-    }
-  }
-  auto args = nemotron_h_family().from_hf_config(parse_json(to_json(config), "config.json"));
-  args->check("config.json: ");
-  return args;
+  return changed(nemotron_h_family(), parse_json(kNemotronH8B, "config.json"), changes);
 }
 
 /// The message of the usage error for that file, or "accepted".
 inline std::string nemotron_h_problem(const Changes& changes) {
-  try {
-    nemotron_h_with(changes);
-    return "accepted";
-  } catch (const Error& error) {
-    return error.kind() == ErrorKind::usage ? error.what() : "another kind of error";
-  }
+  return problem_of_changed(nemotron_h_family(), parse_json(kNemotronH8B, "config.json"), changes);
 }
 
 }  // namespace lehr::model::test

@@ -3,17 +3,17 @@
 
 #include <algorithm>
 
-#include "lehr/base/error.h"
 #include "lehr/config/json.h"
 #include "lehr/model/qwen3_next/family.h"
 #include "lehr/nn/model.h"
+#include "test/model/changed_config.h"
 #include "test/model/state_layers.h"
 
 namespace lehr::model {
 namespace {
 
+using test::Changes;
 using ::testing::HasSubstr;
-using Changes = std::vector<std::pair<std::string, std::string>>;
 
 // As it was published.
 constexpr const char* kPublished =
@@ -29,28 +29,13 @@ constexpr const char* kPublished =
   "shared_expert_intermediate_size": 512, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
   "transformers_version": "4.57.0.dev0", "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})";
 
-// The published file with other values; "absent" removes a key.
+// The published file with other values.
 std::unique_ptr<descriptor::ModelArgs> with(const Changes& changes) {
-  Node config = parse_json(kPublished, "config.json");
-  for (const auto& [key, json] : changes) {
-    if (json == "absent") {
-      config.erase(key);
-    } else {
-      config.set(key, parse_json(json, "value"));
-    }
-  }
-  auto args = qwen3_next_family().from_hf_config(parse_json(to_json(config), "config.json"));
-  args->check("config.json: ");
-  return args;
+  return test::changed(qwen3_next_family(), parse_json(kPublished, "config.json"), changes);
 }
 
 std::string problem(const Changes& changes) {
-  try {
-    with(changes);
-    return "accepted";
-  } catch (const Error& error) {
-    return error.kind() == ErrorKind::usage ? error.what() : "another kind of error";
-  }
+  return test::problem_of_changed(qwen3_next_family(), parse_json(kPublished, "config.json"), changes);
 }
 
 TEST(Qwen3Next, ReadsThePublishedFile) {

@@ -134,7 +134,7 @@ TEST(MoELayer, WithBiasesAndAClampEqualsItsDefinition) {
 TEST(MoELayer, WithoutGatesEqualsItsDefinition) {
   auto parameters = small(5, 2, true);
   parameters.expert_options = {.relu_squared = true};
-  parameters.shared_expert = SharedExpertParameters{.intermediate_size = 7, .enable_gate = false, .relu_squared = true};
+  parameters.shared_expert = SharedExpertParameters{.intermediate_size = 7, .enable_gate = false};
   auto layer = made(parameters), copy = made(parameters);
   at::manual_seed(6);
   const at::Tensor hidden = at::randn({2, 7, 6}, at::kDouble).set_requires_grad(true);

@@ -2,7 +2,7 @@
 
 The ranks are one process, processes of lehr launch, or threads of one process (standard library only).
 """
-import json, os, random, signal, subprocess, time
+import json, os, random, subprocess, time
 from pathlib import Path
 
 
@@ -15,37 +15,36 @@ class Run:
         self.environment = environment
         self.process, self.code, self.pids = None, None, {}
 
-    def command(self, *more, launch=(), mesh=None, loud=False):
-        """Returns the command of a start; `mesh` replaces `arguments`, and `launch` are options of lehr launch."""
+    def command(self, *more, launch=(), loud=False):
+        """Returns the command of a start; `launch` are options of lehr launch."""
         quiet = [] if loud else ["--quiet"]
-        train = ["train", self.config, *quiet, f"--job.dump_folder={self.folder}",
-                 *(self.arguments if mesh is None else mesh), *more]
+        train = ["train", self.config, *quiet, f"--job.dump_folder={self.folder}", *self.arguments, *more]
         threads = ["--threads"] if self.threads else []
         ranks = ["launch", "-n", self.ranks, *threads, *launch, "--"] if self.ranks > 1 else []
         return [str(word) for word in [self.lehr, *ranks, *train]]
 
-    def start(self, *more, mesh=None, launch=(), wrap=(), loud=False):
+    def start(self, *more, launch=(), wrap=(), loud=False):
         """Starts the run; `wrap` is a command that runs the command after it, such as one that limits the size of files. With
         `loud` it logs its steps, and both outputs are one."""
-        self.process = subprocess.Popen([*wrap, *self.command(*more, launch=launch, mesh=mesh, loud=loud)],
+        self.process = subprocess.Popen([*wrap, *self.command(*more, launch=launch, loud=loud)],
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT if loud else subprocess.PIPE, text=True,
                                         env={**os.environ, **self.environment} if self.environment else None)
         self.code, self.pids = None, {}
         return self
 
     def end(self, seconds=300):
-        """Returns exit code and standard error; a run that hangs is killed, and has no exit code."""
+        """Waits for the end, sets `code`, and returns standard error; a run that hangs is killed, and has no exit code."""
         try:
-            return self.process.returncode, self.process.communicate(timeout=seconds)[1]
+            error = self.process.communicate(timeout=seconds)[1]
         except subprocess.TimeoutExpired:
             self.process.kill()
-            return None, "it hangs"
-        finally:
-            self.code = self.process.returncode
+            error = "it hangs"
+        self.code = self.process.returncode
+        return error
 
     def finish(self, *more, **how):
-        self.start(*more, **how)
-        error = self.end()[1]
+        """Starts the run and waits for its end; returns exit code and standard error."""
+        error = self.start(*more, **how).end()
         return self.code, error
 
     def is_running(self):
@@ -86,8 +85,13 @@ class Run:
     def checkpoint(self, step):
         return self.folder / f"checkpoints/step-{step}"
 
+    def checkpoints(self):
+        """Returns the published checkpoints, oldest first, without those that were set aside."""
+        whole = [path for path in self.folder.glob("checkpoints/step-*") if path.name[5:].isdigit()]
+        return sorted(whole, key=lambda path: int(path.name[5:]))
+
     def newest(self):
-        return max(self.folder.glob("checkpoints/step-*[0-9]"), key=lambda path: int(path.name[5:]))
+        return self.checkpoints()[-1]
 
     def bits(self, step):
         return {stem: (self.checkpoint(step) / f"{stem}.safetensors").read_bytes() for stem in ("model", "optimizer")}
@@ -143,6 +147,19 @@ def names(folder):
         return os.listdir(folder)
     except OSError:
         return []
+
+
+def wait_until(condition, seconds):
+    """Waits until the condition holds, at most so long; returns whether it holds."""
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    return condition()
+
+
+def file_limit(kib):
+    """Returns what runs a command as if the disk were full, without privileges: writes of larger files fail."""
+    return "bash", "-c", f'ulimit -f {kib}; exec "$@"', "-"
 
 
 def flip_a_bit(path, rng, first=0):

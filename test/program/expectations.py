@@ -2,18 +2,18 @@
 
 import sys
 
-_failures = []
+failures = []  # the names of what did not hold
 
 
 def expect(name, ok, detail=""):
     """Prints whether `name` holds; if not, also `detail`, such as the output of a program."""
     print(f"{'ok   ' if ok else 'FAILS'} {name}", flush=True)
     if not ok:
-        _failures.append(name)
+        failures.append(name)
         print("      " + str(detail).strip().replace("\n", "\n      "), flush=True)
 
 
 def exit_with_failures():
     """Ends the test with their number."""
-    print(f"{len(_failures)} failures")
-    sys.exit(1 if _failures else 0)
+    print(f"{len(failures)} failures")
+    sys.exit(1 if failures else 0)

@@ -6,10 +6,11 @@ Usage: faults.py LEHR [--seed N] [--only WORD] [--kills N] [--table FILE]      (
 Runs have one device, or four ranks as processes (dp_shard 2 x tp 2). The instants and the victims follow from the seed.
 docs/reliability.md describes the faults; --table writes its table.
 """
-import argparse, os, random, re, shutil, signal, subprocess, sys, tempfile, time
+import argparse, os, random, re, shutil, signal, sys, tempfile, time
 from pathlib import Path
 
-from disturbed_run import Run, flip_a_bit
+from disturbed_run import Run, file_limit, flip_a_bit, wait_until
+from expectations import expect, failures
 
 CONFIG = """
 [model]
@@ -60,15 +61,7 @@ if options.kills < 1:
     parser.error("--kills: expected at least 1")
 lehr, rng = options.lehr.resolve(), random.Random(options.seed)
 work = Path(tempfile.mkdtemp(prefix="lehr-faults-"))
-failures, rows = [], []
-
-
-def holds(what, condition, detail=""):
-    print(f"{'ok   ' if condition else 'FAILS'} {what}", flush=True)
-    if not condition:
-        failures.append(what)
-        print("      " + str(detail).strip().replace("\n", "\n      "), flush=True)
-    return condition
+rows = []
 
 
 def new_run(name, ranks, data=None):
@@ -92,28 +85,28 @@ def whole(ranks):
     return undisturbed[ranks]
 
 
-def goes_on(name, run, fault, diagnosed, more=()):
+def goes_on(name, run, fault, diagnosed):
     """Starts the run again after a fault: it has the bits of an undisturbed run, and leaves nothing behind."""
     done = run.steps()
     begin = time.monotonic()
-    run.start(*more)
+    run.start()
     run.wait_for(done + 1)
     run.recovered = recovered = time.monotonic() - begin
-    error = run.end()[1]
+    error = run.end()
     good = run.code == 0 and run.bits(STEPS) == whole(run.ranks).bits(STEPS)
-    holds(f"{name}: the run goes on with the bits of an undisturbed one", good, f"exit code {run.code}\n{error}")
-    holds(f"{name}: nothing is left behind", not run.leftovers(), run.leftovers())
+    expect(f"{name}: the run goes on with the bits of an undisturbed one", good, f"exit code {run.code}\n{error}")
+    expect(f"{name}: nothing is left behind", not run.leftovers(), run.leftovers())
     rows.append((fault, f"{diagnosed:.1f} s" if diagnosed is not None else "at the next start", f"{recovered:.1f} s"))
 
 
 def ends(name, run, code, *patterns, within=DIAGNOSED_IN, begin=None):
     """Waits for the end of a run that was hit; returns the seconds until then."""
     begin = begin or time.monotonic()
-    error = run.end()[1]
+    error = run.end()
     took = time.monotonic() - begin
     missing = [pattern for pattern in patterns if not re.search(pattern, error)]
-    holds(f"{name}: it ends in {took:.1f} s with exit code {run.code} and says why",
-          run.code in code and not missing and took <= within + whole(run.ranks).seconds, f"not found: {missing}\n{error}")
+    expect(f"{name}: it ends in {took:.1f} s with exit code {run.code} and says why",
+           run.code in code and not missing and took <= within + whole(run.ranks).seconds, f"not found: {missing}\n{error}")
     return took
 
 
@@ -155,7 +148,7 @@ def stopped_by_a_signal(number):
     run.wait_for(rng.randrange(2, 20))
     run.hit(rng.randrange(RANKS), number)
     took = ends(name, run, [128 + number, 128 + signal.SIGTERM])  # the others are told by the first one to stop
-    holds(f"{name}: the last step is saved", run.newest().name == f"step-{max(run.losses())}", run.newest())
+    expect(f"{name}: the last step is saved", run.newest().name == f"step-{max(run.losses())}", run.newest())
     goes_on(name, run, f"{name} to one rank: all save and stop", took)
 
 
@@ -198,11 +191,9 @@ def launcher_killed():
     run.process.kill()
     begin = time.monotonic()
     run.end()
-    alive = lambda: [one for one in run.leftovers() if one.isdigit()]
-    while alive() and time.monotonic() < begin + DIAGNOSED_IN:
-        time.sleep(0.05)
+    gone = wait_until(lambda: not run.processes(), DIAGNOSED_IN)
     took = time.monotonic() - begin
-    holds(f"launcher killed: its ranks end in {took:.1f} s", not alive(), alive())
+    expect(f"launcher killed: its ranks end in {took:.1f} s", gone, run.processes())
     goes_on("launcher killed", run, "the launcher, which hosts the store, is killed", took)
 
 
@@ -212,9 +203,9 @@ def restarted_by_itself():
         run.wait_for(step)
         run.hit(rng.randrange(RANKS), signal.SIGKILL)
         time.sleep(1)
-    error = run.end()[1]
+    error = run.end()
     good = run.code == 0 and run.bits(STEPS) == whole(RANKS).bits(STEPS) and error.count("starting all ranks again") == 2
-    holds("two kills with --restarts: no person is needed, and the bits are the same", good, f"{run.code}\n{error}")
+    expect("two kills with --restarts: no person is needed, and the bits are the same", good, f"{run.code}\n{error}")
 
 
 def goes_on_with_fewer_ranks():
@@ -231,17 +222,17 @@ def goes_on_with_fewer_ranks():
             while os.path.exists(f"/proc/{first}"):
                 time.sleep(0.01)
             done = run.steps()
-            while run.process.poll() is None and run.steps() <= done:
+            while run.is_running() and run.steps() <= done:
                 time.sleep(0.01)
             took = time.monotonic() - begin
         seconds.append(took)
-        error = run.end()[1]
+        error = run.end()
         worst = max(abs(loss / expected[step] - 1) for step, loss in run.losses().items())
         good = run.code == 0 and len(run.losses()) == STEPS and worst < 1e-10
         says = f"rank {victim} failed twice and is left out; the run continues with 2 ranks" in error
-        holds(f"rank {victim} is killed twice: 2 ranks go on, with the losses of one device (off by {worst:.1e})", good and says,
-              f"{run.code}\n{error}")
-        holds("fewer ranks: nothing is left behind", not run.leftovers(), run.leftovers())
+        expect(f"rank {victim} is killed twice: 2 ranks go on, with the losses of one device (off by {worst:.1e})", good and says,
+               f"{run.code}\n{error}")
+        expect("fewer ranks: nothing is left behind", not run.leftovers(), run.leftovers())
     rows.append(("a rank is killed twice: fewer ranks go on", "-", " / ".join(f"{one:.1f} s" for one in seconds)))
 
 
@@ -249,11 +240,9 @@ def disk_full():
     run = new_run("disk_full", 1)
     run.finish("--training.steps=10", "--lr_scheduler.decay_ratio=0.0")
     shutil.rmtree(run.folder)
-    # A limit of the file size: writes fail as on a full disk, and it needs no privileges. Checkpoints are larger, the log is not.
-    command = ["bash", "-c", 'ulimit -f 100; exec "$@"', "-", str(lehr), "train", str(run.config), "--quiet", f"--job.dump_folder={run.folder}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    holds("disk full: the run says which checkpoint was not saved", "was not saved" in done.stderr, done.stderr)
-    holds("disk full: nothing half-written is published", not list(run.folder.glob("checkpoints/*")), list(run.folder.glob("checkpoints/*")))
+    _, error = run.finish(wrap=file_limit(100))  # checkpoints are larger, the log is not
+    expect("disk full: the run says which checkpoint was not saved", "was not saved" in error, error)
+    expect("disk full: nothing half-written is published", not list(run.folder.glob("checkpoints/*")), list(run.folder.glob("checkpoints/*")))
     goes_on("disk full", run, "the disk is full: the run goes on without checkpoints, and says so", 0)
 
 
@@ -268,10 +257,10 @@ def damaged(name, damage, stem):
     run.start()
     run.wait_for(max(run.losses()))
     took = time.monotonic() - begin
-    error = run.end()[1]
+    error = run.end()
     good = run.code == 0 and newest.name in error and stem in error and "aside" in error
-    holds(f"{name}: the damaged checkpoint is set aside by name, and the one before is used", good, f"{run.code}\n{error}")
-    holds(f"{name}: the same bits", run.code == 0 and run.bits(STEPS) == whole(RANKS).bits(STEPS))
+    expect(f"{name}: the damaged checkpoint is set aside by name, and the one before is used", good, f"{run.code}\n{error}")
+    expect(f"{name}: the same bits", run.code == 0 and run.bits(STEPS) == whole(RANKS).bits(STEPS))
     rows.append((f"{stem}: {name.replace('_', ' ')}", "at the next start", f"{took:.1f} s"))
 
 
@@ -296,7 +285,7 @@ def other_data():
         run.end()
         data.write_text(change(data.read_text()))
         code, error = run.finish()
-        holds(f"data {name}: the run is not resumed on other data", code == 2 and "read different data" in error, f"{code}\n{error}")
+        expect(f"data {name}: the run is not resumed on other data", code == 2 and "read different data" in error, f"{code}\n{error}")
         shutil.copy(work / "data.txt", data)
         goes_on(f"data {name}", run, f"the data file was {name} between two runs", None)
 
@@ -308,15 +297,15 @@ def other_meshes():
     run.hit(1, signal.SIGTERM)
     run.end()
     for ranks, mesh in [(2, ["--parallelism.tensor_parallel_degree=2"]), (1, [])]:
-        run.ranks = ranks
-        run.start(mesh=mesh)
+        run.ranks, run.arguments = ranks, mesh
+        run.start()
         run.wait_for(run.steps() + 10)
         if ranks > 1:
             run.hit(0, signal.SIGTERM)
-        error = run.end()[1]
+        error = run.end()
     worst = max(abs(loss / expected[step] - 1) for step, loss in run.losses().items())
-    holds(f"4, then 2, then 1 rank: the losses are those of one mesh (off by {worst:.1e})",
-          run.code == 0 and len(run.losses()) == STEPS and worst < 1e-10, error)
+    expect(f"4, then 2, then 1 rank: the losses are those of one mesh (off by {worst:.1e})",
+           run.code == 0 and len(run.losses()) == STEPS and worst < 1e-10, error)
     rows.append(("the run goes on with other numbers of ranks", "-", "losses equal in float64"))
 
 

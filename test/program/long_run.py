@@ -1,8 +1,8 @@
 """A long run that nobody disturbs, beside those of a soak: its memory, file descriptors and threads must not grow."""
-import os, signal, statistics, subprocess, threading, time
+import os, signal, statistics, threading, time
 from pathlib import Path
 
-from disturbed_run import Run, environment, names
+from disturbed_run import Run, names
 from trend import block_medians, theil_sen
 
 RANKS = 2
@@ -46,7 +46,7 @@ class LongRun:
         self.done.set()
         self.sampler.join()
         self.run.process.send_signal(signal.SIGTERM)
-        error = self.run.end(seconds=120)[1]
+        error = self.run.end(seconds=120)
         return self.run.code, error
 
     def summary(self):
@@ -66,7 +66,7 @@ def figures_of(samples):
     return {"kib_per_1000_steps": 1000 * slope, "low": 1000 * low, "high": 1000 * high, "steps": steps,
             "rss_kib": [settled[0][1], settled[-1][1]], "peak_kib": max(kib for _, kib, _, _ in samples),
             "descriptors": spread_of(settled, 2), "threads": spread_of(settled, 3),
-            "curve": block_medians([(step, kib) for step, kib, _, _ in samples], 100),
+            "curve": block_medians([(step, kib) for step, kib, _, _ in samples]),
             "level": is_level(1000 * slope, 1000 * low, 1000 * high, steps)}
 
 

@@ -37,13 +37,13 @@ class Output:
             self.lines.append((time.monotonic(), line.rstrip("\n")))
 
     def wait_for(self, pattern, after=0, seconds=600):
-        """Returns the index of the first line from `after` on that matches, and its time."""
+        """Returns the index of the first line from `after` on that matches."""
         until = time.monotonic() + seconds
         index = after
         while time.monotonic() < until:
             while index < len(self.lines):
                 if pattern.search(self.lines[index][1]):
-                    return index, self.lines[index][0]
+                    return index
                 index += 1
             if self.process.poll() is not None and not self.thread.is_alive() and index == len(self.lines):
                 break
@@ -65,21 +65,21 @@ def stages_of(lines, kill):
 
 def lose_a_rank(lehr, folder, rng):
     """Kills one rank twice; returns the stages after the second time, and the number of ranks that go on."""
-    run = Run(lehr, folder, CONFIG, RANKS, SETTINGS, rng=rng)
+    run = Run(lehr, folder, CONFIG, RANKS, SETTINGS)
     victim = rng.randrange(RANKS)
     run.start(launch=("--restarts", 2, "--min-ranks", 1), loud=True)
     output = Output(run.process)
     try:
-        last, _ = output.wait_for(STAGES["program started, ranks connected"])
+        last = output.wait_for(STAGES["program started, ranks connected"])
         run.hit(victim, signal.SIGKILL)  # its first failure
-        last, _ = output.wait_for(STAGES["detected, ranks ended"], last)
-        last, _ = output.wait_for(STAGES["step"], last)
+        last = output.wait_for(STAGES["detected, ranks ended"], last)
+        last = output.wait_for(STAGES["step"], last)
         seconds = run.metrics()[-1]["step_seconds"]
         time.sleep(rng.uniform(0, seconds))
         first = len(output.lines)
         kill = time.monotonic()
         run.hit(victim, signal.SIGKILL)
-        last, _ = output.wait_for(STAGES["detected, ranks ended"], first)
+        last = output.wait_for(STAGES["detected, ranks ended"], first)
         output.wait_for(STAGES["step"], last)
         text = "\n".join(line for _, line in output.lines[first:])
         ranks = re.search(r"is left out; the run continues with (\d+) ranks", text)
@@ -124,9 +124,10 @@ def main():
                   + f"; load {os.getloadavg()[0]:.1f}", flush=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    print(table_of(losses))
+    table = table_of(losses)
+    print(table)
     if options.table:
-        options.table.write_text(table_of(losses))
+        options.table.write_text(table)
     return 0
 
 

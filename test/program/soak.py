@@ -10,6 +10,7 @@ import argparse, json, shutil, statistics, sys, tempfile, time
 from pathlib import Path
 
 from disturbed_run import Run
+from expectations import expect
 from long_run import LongRun
 from soak_draws import CONFIG, KINDS, STEPS, Episode
 from soak_faults import Disturbed
@@ -25,9 +26,8 @@ def undisturbed(lehr, work, episode, known):
     if key not in known:
         folder = work / f"undisturbed_{episode.number}"
         folder.mkdir()
-        config = folder / "run.toml"
-        config.write_text(CONFIG.replace("DATA", str(work / "data.txt")))
-        run = Run(lehr, folder / "run", config, episode.mesh.ranks, episode.settings() + episode.mesh.arguments(), episode.threads)
+        run = Run(lehr, folder / "run", work / "run.toml", episode.mesh.ranks, episode.settings() + episode.mesh.arguments(),
+                  episode.threads)
         code, error = run.finish("--comm.train_timeout_seconds=300")  # it must not fail because the machine is busy
         if code != 0:
             raise RuntimeError(f"the undisturbed run of {episode} ended with exit code {code}:\n{error}")
@@ -114,9 +114,7 @@ def soak(options, work, episodes):
     lehr, known = options.lehr.resolve(), {}
     begin = time.monotonic()
     left = lambda: options.minutes * 60 - (time.monotonic() - begin)
-    config = work / "long.toml"
-    config.write_text(CONFIG.replace("DATA", str(work / "data.txt")))
-    long_run = LongRun(lehr, work / "long", config)
+    long_run = LongRun(lehr, work / "long", work / "run.toml")
     long_run.start()
     try:
         number = 0
@@ -137,9 +135,7 @@ def soak(options, work, episodes):
 
 def report(one):
     took = ", ".join(f"{kind} {seconds:.1f} s" for kind, seconds in one["faults"]) or "no fault"
-    print(f"{'FAILS' if one['problems'] else 'ok   '} {one['episode']}: {one['run']}: {took}", flush=True)
-    for problem in one["problems"]:
-        print("      " + problem.strip().replace("\n", "\n      "), flush=True)
+    expect(f"{one['episode']}: {one['run']}: {took}", not one["problems"], "\n".join(map(str.strip, one["problems"])))
 
 
 def main():
@@ -153,6 +149,7 @@ def main():
     options = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="lehr-soak-"))
     shutil.copy("recipe/data/tinyshakespeare.txt", work / "data.txt")
+    (work / "run.toml").write_text(CONFIG.replace("DATA", str(work / "data.txt")))
     episodes, problems = [], []
     if options.episode:
         episodes.append(run_episode(options.lehr.resolve(), work, Episode(options.seed, options.episode), {}))
@@ -162,11 +159,12 @@ def main():
         long_run, problems = soak(options, work, episodes)
         summary = {"seed": options.seed, "minutes": options.minutes, **summary_of(episodes), "long_run": long_run, "problems": problems}
     failed = len(summary["failed"]) + len(problems)
-    print(table_of(summary))
+    table = table_of(summary)
+    print(table)
     for problem in problems:
         print(f"FAILS {problem}")
     if options.table:
-        options.table.write_text(table_of(summary))
+        options.table.write_text(table)
     if options.json:
         options.json.write_text(json.dumps({**summary, "runs": episodes}, indent=1) + "\n")
     if failed:

@@ -1,5 +1,5 @@
 """The random choices of a soak: models, meshes, launches and faults, all by the seed and the number of an episode."""
-import random
+import math, random
 from dataclasses import dataclass
 
 KINDS = {
@@ -76,10 +76,7 @@ class Mesh:
 
     @property
     def ranks(self):
-        product = 1
-        for degree in self.degrees:
-            product *= degree
-        return product
+        return math.prod(self.degrees)
 
     def arguments(self):
         words = [f"--parallelism.{AXES[axis]}_degree={self.degree(axis)}" for axis in AXES]
@@ -93,10 +90,10 @@ class Mesh:
         return " x ".join(named) or "one device"
 
 
-def draw_mesh(rng, experts, most=MOST_RANKS):
-    """Returns a mesh of up to `most` ranks; each data-parallel rank has a sequence of a step for each stage."""
+def draw_mesh(rng, experts):
+    """Returns a mesh of up to MOST_RANKS ranks; each data-parallel rank has a sequence of a step for each stage."""
     degrees = dict.fromkeys(AXES, 1)
-    ranks = rng.choice([count for count in (1, 2, 2, 4, 4, 8) if count <= most])
+    ranks = rng.choice([1, 2, 2, 4, 4, MOST_RANKS])
     while ranks > 1:
         axis = rng.choice(list(AXES))
         # Four key and value heads and four layers; two micro-batches per stage must be left.
@@ -104,26 +101,17 @@ def draw_mesh(rng, experts, most=MOST_RANKS):
         if degrees[axis] < 4 and (axis in ("cp", "tp") or 2 * rows <= SEQUENCES // 2):
             degrees[axis] *= 2
             ranks //= 2
-        elif all(degrees[one] >= 4 for one in ("cp", "tp")):
-            break
     split = degrees["dp_shard"] * degrees["cp"] * degrees["tp"]
     ep = rng.choice([one for one in (1, 2, 4) if split % one == 0]) if experts else 1
     return Mesh(tuple(degrees.values()), ep, rng.choice(["GPipe", "1F1B", "ZBH1"]))
 
 
-@dataclass
 class Episode:
     """One disturbed run."""
-    seed: int
-    number: int
-    family: str = ""
-    mesh: Mesh = None
-    threads: bool = False
-    faults: tuple = ()
-    interval: int = 1
 
-    def __post_init__(self):
-        rng = self.rng = random.Random(f"{self.seed}-{self.number}")
+    def __init__(self, seed, number):
+        self.number = number
+        rng = self.rng = random.Random(f"{seed}-{number}")
         self.family = rng.choice(list(FAMILIES))
         self.mesh = draw_mesh(rng, self.experts)
         self.threads = self.mesh.ranks > 1 and rng.random() < 0.3

@@ -1,8 +1,8 @@
 """The faults of a soak, injected into one run after the other, and the checks that each run must pass in the end."""
 import os, shutil, signal, time
 
-from disturbed_run import Run, flip_a_bit
-from soak_draws import CONFIG, STEPS
+from disturbed_run import Run, file_limit, flip_a_bit, wait_until
+from soak_draws import STEPS
 
 DIAGNOSED_IN = 90   # seconds, on a busy machine, with a time limit of 10 s for collectives
 STEP_IN = 120       # seconds from a start to its next step
@@ -17,9 +17,8 @@ class Disturbed:
         self.episode, self.rng, self.work = episode, episode.rng, work
         self.temporary = work / "tmp"
         self.temporary.mkdir(parents=True)
-        config = work / "run.toml"
-        config.write_text(CONFIG.replace("DATA", str(work.parent / "data.txt")))
-        self.run = Run(lehr, work / "run", config, threads=episode.threads, environment={"TMPDIR": str(self.temporary)}, rng=self.rng)
+        self.run = Run(lehr, work / "run", work.parent / "run.toml", threads=episode.threads,
+                       environment={"TMPDIR": str(self.temporary)}, rng=self.rng)
         self.exact = True       # the mesh is still that of the undisturbed run
         self.damaged = set()    # checkpoints that were set aside
         self.dead_launchers = 0
@@ -27,7 +26,6 @@ class Disturbed:
         self.use(episode.mesh)
 
     def use(self, mesh):
-        self.mesh = mesh
         self.run.ranks = mesh.ranks
         self.run.arguments = self.episode.settings() + mesh.arguments()
 
@@ -44,18 +42,12 @@ class Disturbed:
         self.run.start(launch=("--restarts", restarts) if self.is_launched and restarts else (), **how)
 
     def last_step(self):
-        return max((line["step"] for line in self.run.metrics() if "loss" in line), default=0)
-
-    def wait_until(self, condition, seconds):
-        until = time.monotonic() + seconds
-        while not condition() and time.monotonic() < until:
-            time.sleep(0.01)
-        return condition()
+        return max(self.run.losses(), default=0)
 
     def run_some_steps(self):
         """Waits for some more steps; returns false if the run has ended before."""
         step = self.last_step() + self.rng.randrange(2, 8)
-        self.wait_until(lambda: self.last_step() >= step or not self.run.is_running(), STEP_IN)
+        wait_until(lambda: self.last_step() >= step or not self.run.is_running(), STEP_IN)
         time.sleep(self.rng.uniform(0, 0.05))
         return self.run.is_running() and self.last_step() < STEPS
 
@@ -71,34 +63,38 @@ class Disturbed:
             before = self.last_step()
             inject = getattr(self, kind.replace("-", "_"))
             if inject():
-                further = self.wait_until(lambda: self.last_step() > before or not self.run.is_running(), STEP_IN)
+                further = wait_until(lambda: self.last_step() > before or not self.run.is_running(), STEP_IN)
                 self.expect(further, f"{kind}: no step within {STEP_IN} s")
                 self.recoveries.append((kind, time.monotonic() - fault))
             else:
                 self.skipped.append(kind)
-        self.error = self.run.end(seconds=300)[1]
+        error = self.run.end(seconds=300)
         seconds = time.monotonic() - begin
-        self.expect(self.run.code == 0, f"exit code {self.run.code}: {self.error}")
+        self.expect(self.run.code == 0, f"exit code {self.run.code}: {error}")
         return seconds
 
     # --- the faults: each returns false if there was nothing to disturb -----------------------------------------------
     def end_by(self, number):
-        """Sends a signal to a random rank; returns exit code and standard error of the run."""
+        """Sends a signal to a random rank; returns standard error of the run, which ends."""
         self.run.hit(self.rng.randrange(self.run.ranks), number)
-        error = self.run.end(seconds=DIAGNOSED_IN)[1]
+        error = self.run.end(seconds=DIAGNOSED_IN)
         self.expect(self.run.code is not None, f"signal {number}: the run hangs")
         return error
+
+    def lose(self, victim, number, problem):
+        """Sends a signal to a rank; the launcher must then end all ranks, and start them again."""
+        first = self.run.pid(0)
+        if not self.run.hit(victim, number):
+            return False
+        gone = wait_until(lambda: not os.path.exists(f"/proc/{first}"), DIAGNOSED_IN)
+        return self.expect(gone, problem)
 
     def kill(self):
         if not self.is_launched:
             self.end_by(signal.SIGKILL)
             self.start()
             return True
-        first = self.run.pid(0)
-        if not self.run.hit(self.rng.randrange(self.run.ranks), signal.SIGKILL):
-            return False
-        gone = self.wait_until(lambda: not os.path.exists(f"/proc/{first}"), DIAGNOSED_IN)
-        return self.expect(gone, "SIGKILL of a rank: the others go on, or hang")
+        return self.lose(self.rng.randrange(self.run.ranks), signal.SIGKILL, "SIGKILL of a rank: the others go on, or hang")
 
     def kill_save(self):
         self.run.pid(0)  # the search for it takes longer than a save
@@ -107,12 +103,10 @@ class Disturbed:
 
     def stop(self):
         victim = self.rng.randrange(self.run.ranks)
-        first = self.run.pid(0)
+        if self.is_launched:
+            return self.lose(victim, signal.SIGSTOP, "SIGSTOP of a rank: the others hang")
         if not self.run.hit(victim, signal.SIGSTOP):
             return False
-        if self.is_launched:
-            gone = self.wait_until(lambda: not os.path.exists(f"/proc/{first}"), DIAGNOSED_IN)
-            return self.expect(gone, "SIGSTOP of a rank: the others hang")
         time.sleep(self.rng.uniform(0.2, 3))
         self.run.hit(victim, signal.SIGCONT)
         return True
@@ -132,7 +126,7 @@ class Disturbed:
         if self.run.code == 0:
             return False
         kept = {path.name for path in self.run.folder.glob("checkpoints/step-*")}
-        self.start(restarts=0, wrap=("bash", "-c", f'ulimit -f {LARGEST_FILE}; exec "$@"', "-"))
+        self.start(restarts=0, wrap=file_limit(LARGEST_FILE))
         self.run_some_steps()
         error = self.end_by(signal.SIGTERM)
         self.expect("was not saved" in error, f"disk full: no message, exit code {self.run.code}: {error}")
@@ -143,10 +137,9 @@ class Disturbed:
 
     def flip(self):
         self.end_by(self.rng.choice([signal.SIGTERM, signal.SIGKILL]) if not self.is_launched else signal.SIGTERM)
-        whole = sorted((path for path in self.run.folder.glob("checkpoints/step-*") if path.name[5:].isdigit()),
-                       key=lambda path: int(path.name[5:]))
         if self.run.code == 0:
             return False
+        whole = self.run.checkpoints()
         if len(whole) < 2:  # of the only checkpoint damage is an error
             self.start()
             return False
@@ -155,7 +148,7 @@ class Disturbed:
         flip_a_bit(file, self.rng)
         self.start()
         aside = newest.with_name(f"{newest.name}.damaged")
-        self.wait_until(lambda: aside.exists() or not self.run.is_running(), STEP_IN)
+        wait_until(lambda: aside.exists() or not self.run.is_running(), STEP_IN)
         if self.expect(aside.exists(), f"{file.name}: a flipped bit in {newest.name} was not found"):
             self.damaged.add(aside.name)
         return True
@@ -175,7 +168,7 @@ class Disturbed:
         self.run.process.kill()
         self.run.end()
         self.dead_launchers += 1
-        gone = self.wait_until(lambda: not self.run.processes(), DIAGNOSED_IN)
+        gone = wait_until(lambda: not self.run.processes(), DIAGNOSED_IN)
         self.expect(gone, "SIGKILL of the launcher: its ranks go on, or hang")
         self.start()
         return True

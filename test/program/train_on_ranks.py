@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 
+from disturbed_run import environment
 from expectations import exit_with_failures, expect
 
 lehr = sys.argv[1]
@@ -58,14 +59,6 @@ local_batch_size = 4
 measure_peak = false
 enable_tensorboard = false
 """
-
-
-def environment(pid):
-    try:
-        with open(f"/proc/{pid}/environ") as file:
-            return "\0" + file.read()
-    except OSError:  # the process has just ended
-        return ""
 
 
 def curves(folder):

@@ -11,10 +11,8 @@ namespace {
 using testing::all_but;
 using testing::error_of;
 using testing::families;
-using testing::kTolerance;
 using testing::largest_difference;
 using testing::layer;
-using testing::logits_of;
 using testing::prune_to;
 using testing::scores_of;
 using testing::Weights;
@@ -36,24 +34,10 @@ class OneMixer : public testing::ModelsInFolders {
     sizes.vocab_size = model::test::kVocabulary;
     sizes.initializer_range = 0.3;
     args->apply(sizes);
-    std::filesystem::create_directory(at("parent"));
-    write_file_atomically(at("parent") / "config.json", to_json(args->to_hf_config("float32")));
-    const auto built = args->build({});
-    nn::materialize(*built, at::kCPU, at::kFloat);
-    built->reset_parameters({.seed = 7});
-    state::save_safetensors(
-        at("parent") / "model.safetensors",
-        pretrained::stored_tensors(*built, args->state_map(descriptor::ExpertLayout::per_expert)));
+    testing::write_model(at("parent"), to_json(args->to_hf_config("float32")), 7);
   }
 
   Node config(const std::string& folder) const { return parse_json_file(at(folder) / "config.json"); }
-
-  // Expects that the child equals the parent with weights changed by `change`, and differs from the unchanged parent.
-  void expect_same_as(const std::function<void(Weights&)>& change) const {
-    const at::Tensor child = logits_of(at("child"));
-    EXPECT_LT(largest_difference(child, logits_of(at("parent"), change)), kTolerance);
-    EXPECT_GT(largest_difference(child, logits_of(at("parent"))), 1e-6) << "what was taken away has to matter";
-  }
 };
 
 TEST_F(OneMixer, ChildrenWithFewerHeadsAndChannelsEqualParentsWithZeroedColumns) {

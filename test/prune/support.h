@@ -120,6 +120,13 @@ class ModelsInFolders : public ::testing::Test {
     state::save_safetensors(at(name) / "model.safetensors", tensors);
   }
 
+  /// Expects that the child equals the parent with weights changed by `change`, and differs from the unchanged parent.
+  void expect_same_as(const std::function<void(Weights&)>& change) const {
+    const at::Tensor child = logits_of(at("child"));
+    EXPECT_LT(largest_difference(child, logits_of(at("parent"), change)), kTolerance);
+    EXPECT_GT(largest_difference(child, logits_of(at("parent"))), 1e-6) << "what was taken away has to matter";
+  }
+
  private:
   Folder folder_;
 };

@@ -11,6 +11,7 @@
 namespace lehr::train {
 namespace {
 
+using testing::curve;
 using testing::Folder;
 using ::testing::HasSubstr;
 using testing::tiny_run;
@@ -34,10 +35,6 @@ TrainConfig expert_run(const std::filesystem::path& folder, const Overrides& mor
       {"float8.moe_fqns", R"(['.*\.grouped_experts\..*'])"}};
   overrides.insert(overrides.end(), more.begin(), more.end());
   return float8_run(folder, overrides);
-}
-
-std::vector<double> losses(const TrainConfig& config) {
-  return metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", "loss").values;
 }
 
 std::string problem_of(const std::function<void()>& body) {
@@ -102,14 +99,14 @@ TEST(Float8Run, LearnsLikeARunWithoutFloat8) {
     auto plain = float8_run(without.path(), precision);
     plain.float8.enable = false;
     testing::train(plain);
-    const auto wanted = losses(plain);
+    const auto wanted = curve(plain, "loss");
     EXPECT_LT(wanted.back(), wanted.front() - 1) << "nats; a run that does not learn compares nothing";
     for (const auto recipe : {ops::Float8Recipe::rowwise, ops::Float8Recipe::rowwise_with_gw_hp}) {
       const Folder folder;
       auto config = float8_run(folder.path(), precision);
       config.float8.recipe = recipe;
       testing::train(config);
-      const auto found = losses(config);
+      const auto found = curve(config, "loss");
       ASSERT_EQ(found.size(), wanted.size());
       EXPECT_NE(found.back(), wanted.back());
       for (size_t i = 0; i < found.size(); ++i) {
@@ -160,11 +157,11 @@ TEST(Float8Run, WithExpertsLearnsLikeARunWithoutFloat8) {
   auto plain = expert_run(without.path(), more);
   plain.float8 = {};
   testing::train(plain);
-  const auto wanted = losses(plain);
+  const auto wanted = curve(plain, "loss");
   EXPECT_LT(wanted.back(), wanted.front() - 1) << "nats; a run that does not learn compares nothing";
   const auto config = expert_run(with.path(), more);
   testing::train(config);
-  const auto found = losses(config);
+  const auto found = curve(config, "loss");
   EXPECT_NE(found.back(), wanted.back());
   for (size_t i = 0; i < found.size(); ++i) {
     EXPECT_NEAR(found[i], wanted[i], 0.02 * wanted[i]) << "step " << i;

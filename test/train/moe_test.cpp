@@ -8,6 +8,7 @@
 namespace lehr::train {
 namespace {
 
+using testing::curve;
 using testing::Folder;
 using testing::tiny_run;
 using testing::train;
@@ -22,10 +23,6 @@ TrainConfig run_with_experts(const std::filesystem::path& folder, const Override
       {"model.args.expert_bias", "true"}};
   overrides.insert(overrides.end(), more.begin(), more.end());
   return tiny_run(folder, overrides);
-}
-
-std::vector<double> metric_of(const TrainConfig& config, const std::string& key) {
-  return metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", key).values;
 }
 
 TEST(Experts, StoppedAndResumedEqualsNeverStoppedBitForBit) {
@@ -50,8 +47,8 @@ TEST(Experts, StoppedAndResumedEqualsNeverStoppedBitForBit) {
     EXPECT_TRUE(a.tensor(name).equal(b.tensor(name))) << name;
   }
   for (const char* key : {"loss", "load_balancing_loss", "router_z_loss", "expert_load_max"}) {
-    EXPECT_EQ(metric_of(once, key), metric_of(twice, key)) << key;
-    EXPECT_EQ(metric_of(once, key).size(), 12U) << key;
+    EXPECT_EQ(curve(once, key), curve(twice, key)) << key;
+    EXPECT_EQ(curve(once, key).size(), 12U) << key;
   }
   const at::Tensor bias = a.tensor("model.layers.1.mlp.gate.e_score_correction_bias");
   EXPECT_EQ(bias.scalar_type(), at::kFloat);
@@ -68,7 +65,7 @@ TEST(Experts, MicrobatchSizeDoesNotChangeTheLoss) {
     const auto config =
         run_with_experts(folder.path(), {{"training.local_batch_size", rows}, {"training.dtype", "float64"}});
     train(config);
-    runs.push_back(metric_of(config, "loss"));
+    runs.push_back(curve(config, "loss"));
   }
   for (size_t i = 0; i < runs[0].size(); ++i) {
     EXPECT_NEAR(runs[0][i], runs[1][i], 1e-12 * runs[0][i]);
@@ -83,7 +80,7 @@ TEST(Experts, HaveAMoreEvenLoadWithTheBias) {
         folder.path(),
         {{"training.load_balance_coeff", rate}, {"training.steps", "40"}, {"model.args.initializer_range", "0.3"}});
     train(config);
-    const auto load = metric_of(config, "expert_load_max");
+    const auto load = curve(config, "expert_load_max");
     loads.push_back(std::accumulate(load.end() - 10, load.end(), 0.0) / 10);
   }
   EXPECT_LT(loads[1], 0.75 * loads[0]);

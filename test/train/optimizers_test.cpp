@@ -10,6 +10,7 @@
 
 namespace lehr::train {
 namespace {
+using testing::curve;
 using testing::Folder;
 using ::testing::HasSubstr;
 using testing::tiny_run;
@@ -30,10 +31,6 @@ std::map<std::string, at::Tensor> tensors(const TrainConfig& config, int64_t ste
     all[name] = reader.tensor(name).clone();
   }
   return all;
-}
-
-std::vector<double> losses(const TrainConfig& config) {
-  return metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", "loss").values;
 }
 
 std::string refusal(const Overrides& overrides) {
@@ -61,7 +58,7 @@ TEST_P(Optimizers, LearnAndResumeBitForBit) {
   const auto twice = tiny_run(parts.path(), overrides);
   EXPECT_TRUE(train(twice, 9).stopped);
   EXPECT_EQ(train(twice).step, 24);
-  EXPECT_EQ(losses(once), losses(twice));
+  EXPECT_EQ(curve(once, "loss"), curve(twice, "loss"));
   for (const char* stem : {"model", "optimizer"}) {
     const auto a = tensors(once, 24, stem);
     const auto b = tensors(twice, 24, stem);
@@ -71,7 +68,7 @@ TEST_P(Optimizers, LearnAndResumeBitForBit) {
     }
   }
   // Losses start at ln 257 = 5.5; a model that has learnt the frequencies of letters is at 3.3.
-  EXPECT_LT(losses(once).back(), losses(once).front() - 0.7);
+  EXPECT_LT(curve(once, "loss").back(), curve(once, "loss").front() - 0.7);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -119,7 +116,7 @@ TEST(OptimizerRuns, StochasticRoundingLearnsWhereRoundingToNearestDoesNot) {
          {"checkpoint.enable", "false"},
          {"validation.enable", "false"}});
     train(config);
-    const auto all = losses(config);
+    const auto all = curve(config, "loss");
     double sum = 0;
     for (size_t i = all.size() - 20; i < all.size(); ++i) {
       sum += all[i] / 20;
@@ -207,7 +204,7 @@ TEST(OptimizerRuns, MayUseTheProgramsOwnOptimizer) {
   run(0);
   const auto config = tiny_run(folder.path());
   EXPECT_EQ(tensors(config, 24, "optimizer").at("sign.steps").item<int64_t>(), 24);
-  EXPECT_LT(losses(config).back(), losses(config).front() - 0.7);
+  EXPECT_LT(curve(config, "loss").back(), curve(config, "loss").front() - 0.7);
 }
 
 }  // namespace

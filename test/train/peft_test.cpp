@@ -15,6 +15,7 @@
 namespace lehr::train {
 namespace {
 using testing::checkpoint;
+using testing::curve;
 using testing::expect_same_bits;
 using testing::Folder;
 using ::testing::HasSubstr;
@@ -36,10 +37,6 @@ std::string quoted(const std::filesystem::path& path) {
 // A regular expression as a literal string of TOML.
 std::string pattern(const std::string& expression) {
   return "'" + expression + "'";
-}
-
-std::vector<double> logged(const TrainConfig& config, const std::string& key = "loss") {
-  return metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", key).values;
 }
 
 // A base of twelve steps, trained once for all tests.
@@ -89,7 +86,7 @@ TEST(PeftRun, TrainsAdaptersOnly) {
     changed += same ? 0 : 1;
   }
   EXPECT_EQ(changed, 8);  // A and B of q and v in two layers
-  EXPECT_LT(logged(config).back(), logged(config).front());
+  EXPECT_LT(curve(config, "loss").back(), curve(config, "loss").front());
 
   const auto moments = tensors(checkpoint(config, 12), "optimizer");
   EXPECT_EQ(moments.size(), 8 * 3U);
@@ -117,9 +114,9 @@ TEST(PeftRun, StoppedAndResumedEqualsNeverStoppedBitForBit) {
   expect_same_bits(
       tensors(checkpoint(once, 12), peft::kAdapterStem), tensors(checkpoint(twice, 12), peft::kAdapterStem));
   expect_same_bits(tensors(checkpoint(once, 12), "optimizer"), tensors(checkpoint(twice, 12), "optimizer"));
-  EXPECT_EQ(logged(once), logged(twice));
-  EXPECT_EQ(logged(once, "grad_norm"), logged(twice, "grad_norm"));
-  EXPECT_EQ(logged(once, "validation_loss"), logged(twice, "validation_loss"));
+  EXPECT_EQ(curve(once, "loss"), curve(twice, "loss"));
+  EXPECT_EQ(curve(once, "grad_norm"), curve(twice, "grad_norm"));
+  EXPECT_EQ(curve(once, "validation_loss"), curve(twice, "validation_loss"));
 }
 
 // In float64, so that only rounding (1e-12 relative) is left between different micro-batch sizes. The masks of dropout
@@ -136,7 +133,7 @@ TEST(PeftRun, MicrobatchSizeAndRecomputeDoNotChangeTheLoss) {
          {"peft.dropout", "0.3"},
          {"activation_checkpoint.mode", mode}});
     train(config);
-    runs.push_back(logged(config));
+    runs.push_back(curve(config, "loss"));
   }
   for (size_t i = 0; i < runs[0].size(); ++i) {
     EXPECT_NEAR(runs[0][i], runs[1][i], 1e-12 * runs[0][i]);
@@ -164,9 +161,9 @@ TEST(PeftRun, DropoutChangesTheTrainingAndNotTheValidation) {
   const auto dropped = lora_run(with.path(), dropping);
   train(plain);
   train(dropped);
-  EXPECT_NE(logged(plain), logged(dropped));
-  EXPECT_EQ(logged(plain, "validation_loss"), logged(dropped, "validation_loss"));
-  EXPECT_EQ(logged(plain, "validation_loss").back(), logged(trained, "validation_loss").back()) << "init_from goes on";
+  EXPECT_NE(curve(plain, "loss"), curve(dropped, "loss"));
+  EXPECT_EQ(curve(plain, "validation_loss"), curve(dropped, "validation_loss"));
+  EXPECT_EQ(curve(plain, "validation_loss").back(), curve(trained, "validation_loss").back()) << "init_from goes on";
 }
 
 double validation_loss(const TrainConfig& config, const std::filesystem::path& model_folder) {
@@ -183,8 +180,8 @@ TEST(PeftRun, ItsFolderIsLoadedWithTheBaseThatItNames) {
   const auto config = lora_run(
       folder.path(), {{"peft.full_tune_pattern", pattern("model\\.(norm|embed_tokens)")}, {"peft.alpha", "6.5"}});
   train(config);
-  EXPECT_EQ(validation_loss(config, checkpoint(config, 12)), logged(config, "validation_loss").back());
-  EXPECT_GT(validation_loss(config, base()), logged(config, "validation_loss").back());
+  EXPECT_EQ(validation_loss(config, checkpoint(config, 12)), curve(config, "validation_loss").back());
+  EXPECT_GT(validation_loss(config, base()), curve(config, "validation_loss").back());
 
   const auto moved = folder.path() / "moved";
   std::filesystem::copy(checkpoint(config, 12), moved);
@@ -236,8 +233,8 @@ TEST(PeftRun, AdaptersOfExpertsResumeBitForBit) {
   EXPECT_TRUE(train(twice, 4).stopped);
   train(twice);
   expect_same_bits(tensors(checkpoint(once, 6), peft::kAdapterStem), tensors(checkpoint(twice, 6), peft::kAdapterStem));
-  EXPECT_EQ(logged(once), logged(twice));
-  EXPECT_EQ(validation_loss(once, checkpoint(once, 6)), logged(once, "validation_loss").back());
+  EXPECT_EQ(curve(once, "loss"), curve(twice, "loss"));
+  EXPECT_EQ(validation_loss(once, checkpoint(once, 6)), curve(once, "validation_loss").back());
 }
 
 TEST(PeftRun, AClassifierTrainsItsHeadAndKeepsIt) {

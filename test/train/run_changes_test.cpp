@@ -14,6 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using testing::checkpoint;
+using testing::curve;
 using testing::Folder;
 using ::testing::HasSubstr;
 using testing::Overrides;
@@ -134,9 +135,6 @@ TEST_P(AllowedChanges, EqualARunOfTheSameSequencesBitForBit) {
   TrainConfig written = testing::tiny_run(other.path(), kRun);
   train_written_out({written, 0, 4, kBefore}, {after, change.first, change.rows, change.steps});
   written.training.steps = kBefore + change.steps;
-  const auto curve = [](const TrainConfig& config, const char* key) {
-    return metric::read_metric(fs::path(config.job.dump_folder) / "metrics.jsonl", key).values;
-  };
   for (const char* key : {"loss", "lr", "num_tokens"}) {
     EXPECT_EQ(curve(after, key), curve(written, key)) << key;
   }

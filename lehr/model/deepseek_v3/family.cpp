@@ -67,17 +67,7 @@ struct Family {
         .attention_scale = scale_of(config, attention),
         .intermediate_size = config.intermediate_size,
         .dense_layers = static_cast<int64_t>(moe.mlp_only_layers.size()),
-        .experts = {
-            .hidden_size = config.hidden_size,
-            .intermediate_size = moe.moe_intermediate_size,
-            .num_experts = moe.num_experts,
-            .top_k = moe.num_experts_per_tok,
-            .renormalize_probabilities = moe.norm_topk_prob,
-            .enable_expert_bias = true,
-            .router_options = moe.router,
-            .shared_expert =
-                nn::SharedExpertParameters{.intermediate_size = moe.shared_expert_width(), .enable_gate = false},
-            .init = init}};
+        .experts = deepseek_experts(moe, config.hidden_size, init)};
   }
 
   static void read(const Node& config, DecoderConfig& shape) {

@@ -65,19 +65,9 @@ void check_nemotron_h_experts(const MoEConfig& moe) {
 }
 
 nn::MoEParameters nemotron_h_experts(const MoEConfig& moe, int64_t hidden_size, nn::Init init) {
-  return {
-      .hidden_size = hidden_size,
-      .intermediate_size = moe.moe_intermediate_size,
-      .num_experts = moe.num_experts,
-      .top_k = moe.num_experts_per_tok,
-      .renormalize_probabilities = moe.norm_topk_prob,
-      .enable_expert_bias = true,
-      .router_options = moe.router,
-      .expert_options = {.relu_squared = true},
-      .shared_expert =
-          nn::SharedExpertParameters{
-              .intermediate_size = moe.shared_expert_width(), .enable_gate = false, .relu_squared = true},
-      .init = init};
+  nn::MoEParameters experts = deepseek_experts(moe, hidden_size, init);
+  experts.expert_options.relu_squared = true;
+  return experts;
 }
 
 }  // namespace lehr::model
