@@ -78,14 +78,31 @@ double MeshStages::tokens_of_experts(const StagePieces& from, const MeshPoint& p
   return expert_tokens(from.expert_visits(), point.rows * config_.training.seq_len, point.mesh);
 }
 
+namespace {
+// Without the copies of all-gathered parameters, which a mesh may do once per step, or not need at all: of each whole
+// parameter, a read and a write, and of this rank's shard in float32, a read and a write in the compute dtype.
+ActionMeasurement without_gathers(ActionMeasurement action) {
+  for (const Communication& one : action.communication) {
+    if (one.collective == "all_gather" && one.axes != mesh::axis::tp) {
+      action.pointwise_bytes -= 2 * one.bytes * one.group_size + 3 * one.bytes;
+    }
+  }
+  action.pointwise_bytes = std::max<int64_t>(0, action.pointwise_bytes);
+  return action;
+}
+}  // namespace
+
 double MeshStages::least_seconds(const MeshPoint& point) {
   const auto& mesh = point.mesh;
-  const StagePieces* from = pieces({.tp = mesh.tensor_parallel}, point.rows, "none", /*reduce_each=*/true);
+  const LayerLayout layout{.tp = mesh.tensor_parallel, .ep = mesh.expert_parallel};
+  const StagePieces* from = pieces(layout, point.rows, "none", /*reduce_each=*/false);
   if (from == nullptr) {
     return kNever;
   }
   StageMeasurement all = from->stage({.layers = num_layers_}, mesh.data_parallel_shard * mesh.context_parallel, 1);
   all.expert_tokens = tokens_of_experts(*from, point);
+  all.forward = without_gathers(all.forward);
+  all.backward = without_gathers(all.backward);
   const StageCost cost = cost_of(all, all.weights.expert_share(), context(point, {}));
   const auto parts = static_cast<double>(mesh.context_parallel);
   double seconds = 0;
@@ -96,22 +113,19 @@ double MeshStages::least_seconds(const MeshPoint& point) {
       seconds += one.axes == mesh::axis::tp ? one.exposed / parts : 0;
     }
   }
-  // Each rank reduces 1 / ep of the experts' gradients, at least once per step.
   double sums = 0;
-  for (const Communication& one : all.backward.communication) {
-    if (one.collective == "reduce_scatter" && one.axes != mesh::axis::tp && one.calls > 0) {
+  for (const Communication& one : all.per_step) {
+    if (one.collective == "reduce_scatter" && one.calls > 0) {
       const auto calls = static_cast<double>(one.calls);
-      const double bytes = static_cast<double>(one.bytes) / static_cast<double>(mesh.expert_parallel) / calls;
-      double least = kNever;
-      for (const std::string& axis : {mesh::axis::fsdp, mesh::axis::ep_shard}) {
-        const GroupPlacement group = place_group(axis, mesh, machine_.ranks_per_node);
-        least = std::min(least, calls * collective_seconds(machine_, group, one.collective, bytes));
-      }
-      sums += least;
+      const GroupPlacement group = place_group(one.axes, mesh, machine_.ranks_per_node);
+      sums += calls * collective_seconds(machine_, group, one.collective, static_cast<double>(one.bytes) / calls);
     }
   }
   const double exposed = std::max(0.0, sums - machine_.communication_overlap * cost.backward.computing() / parts);
-  return (seconds * static_cast<double>(point.microbatches) + exposed) / static_cast<double>(mesh.pipeline_parallel);
+  // The first micro-batch of a step has no gradients to add to.
+  constexpr double kMargin = 0.95;
+  return kMargin * (seconds * static_cast<double>(point.microbatches) + exposed) /
+         static_cast<double>(mesh.pipeline_parallel);
 }
 
 }  // namespace lehr::plan

@@ -29,8 +29,9 @@ class MeshStages {
   std::optional<PlannedStage> stage(const MeshPoint& point, const Trade& trade, const StageShape& shape);
 
   /// Returns a lower bound of a step's seconds on this mesh: all layers, without checkpointing, all-gathers or a
-  /// bubble, and with one reduction of the gradients. It uses the layout without context and expert parallelism, which
-  /// only add time, so few layouts are measured. Infinite if the model cannot be laid out so.
+  /// bubble, and with one reduction of the gradients. It uses the layout without context parallelism, which only adds
+  /// time, so few layouts are measured. (Expert parallelism also saves time: a rank adds up the gradients of its
+  /// experts only.) Infinite if the model cannot be laid out so.
   double least_seconds(const MeshPoint& point);
 
   /// Returns the number of layouts measured so far.

@@ -17,7 +17,8 @@
 namespace lehr::plan {
 
 namespace {
-constexpr size_t kSpare = 4;  // extra candidates, in case the full plan of one does not fit
+constexpr size_t kSpare = 4;    // extra meshes, in case the full plan of one does not fit,
+constexpr size_t kPerMesh = 4;  // and ways to use each
 
 struct Found {
   MeshPoint point;
@@ -73,13 +74,14 @@ class Search {
     result.layouts = stages_.layouts();
   }
 
-  /// Returns one candidate per mesh, best first.
-  std::vector<Found> found() const {
-    std::vector<Found> all;
-    for (const auto& [mesh, one] : by_mesh_) {
-      all.push_back(one);
+  /// Returns the candidates of each mesh, best first.
+  std::vector<std::vector<Found>> found() const {
+    std::vector<std::vector<Found>> all;
+    for (const auto& [mesh, ways] : by_mesh_) {
+      all.push_back(ways);
     }
-    std::stable_sort(all.begin(), all.end(), [](const Found& a, const Found& b) { return a.seconds < b.seconds; });
+    std::stable_sort(
+        all.begin(), all.end(), [](const auto& a, const auto& b) { return a.front().seconds < b.front().seconds; });
     return all;
   }
 
@@ -103,11 +105,14 @@ class Search {
   // Seconds of the slowest mesh that would still be returned; infinite until enough meshes are known.
   double cutoff() const { return cutoff_; }
   void remember(const Found& one) {
-    by_mesh_.insert_or_assign(key_of(one.point.mesh), one);
+    std::vector<Found>& ways = by_mesh_[key_of(one.point.mesh)];
+    const auto slower = [&](const Found& other) { return other.seconds > one.seconds; };
+    ways.insert(std::find_if(ways.begin(), ways.end(), slower), one);
+    ways.resize(std::min(ways.size(), kPerMesh));
     if (by_mesh_.size() >= best_ + kSpare) {
       std::vector<double> seconds;
       for (const auto& [mesh, known] : by_mesh_) {
-        seconds.push_back(known.seconds);
+        seconds.push_back(known.front().seconds);
       }
       const auto last = seconds.begin() + static_cast<int64_t>(best_ + kSpare - 1);
       std::nth_element(seconds.begin(), last, seconds.end());
@@ -184,7 +189,8 @@ class Search {
     }
     // Cheap checks first: a bound of the time, legality, a bound of the memory, then the simulation.
     const auto known = by_mesh_.find(key_of(mesh));
-    const double to_beat = std::min(cutoff(), known != by_mesh_.end() ? known->second.seconds : kNever);
+    const bool full = known != by_mesh_.end() && known->second.size() == kPerMesh;
+    const double to_beat = std::min(cutoff(), full ? known->second.back().seconds : kNever);
     if (least_seconds(one, placement, stages) >= to_beat) {
       return true;  // too slow, whether it fits or not
     }
@@ -316,7 +322,7 @@ class Search {
   std::unique_ptr<descriptor::ModelArgs> args_;
   std::map<std::pair<int64_t, std::string>, std::vector<int64_t>> chosen_layers_;  // by number of stages, checkpointing
   MeshStages stages_;
-  std::map<MeshKey, Found> by_mesh_;
+  std::map<MeshKey, std::vector<Found>> by_mesh_;  // the fastest ones of each, best first
   double cutoff_ = kNever;
   std::map<std::tuple<MeshKey, int64_t>, bool> legal_;
   std::map<std::tuple<pipeline::Schedule, int64_t, int64_t, int64_t>, TimedProgram> programs_;
@@ -370,14 +376,18 @@ SearchResult search_plans(
     }
   };
   told();
-  for (const Found& one : found) {
+  for (const std::vector<Found>& ways : found) {
     if (result.best.size() == options.best) {
       break;
     }
-    train::TrainConfig chosen = with_choices(config, one.point, one.trade, one.schedule);
-    Plan plan = make_plan(chosen, spec, machine, {.compare_schedules = false});
-    if (plan.fits()) {
-      result.best.push_back({std::move(chosen), std::move(plan)});
+    // The fastest that fits: memory that was added up is not exact.
+    for (const Found& one : ways) {
+      train::TrainConfig chosen = with_choices(config, one.point, one.trade, one.schedule);
+      Plan plan = make_plan(chosen, spec, machine, {.compare_schedules = false});
+      if (plan.fits()) {
+        result.best.push_back({std::move(chosen), std::move(plan)});
+        break;
+      }
     }
     planned = static_cast<int64_t>(result.best.size());
     told();

@@ -108,6 +108,7 @@ void scale_shards(ActionMeasurement& action, double factor) {
     // The input of an all-gather is a rank's shard; the input of a reduction is the whole tensor.
     if (shares_weights(one) && one.collective == "all_gather") {
       one.bytes = scaled(one.bytes, factor);
+      one.group_size = scaled(one.group_size, 1 / factor);
     }
   }
 }
