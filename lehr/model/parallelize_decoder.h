@@ -79,7 +79,7 @@ void lay_out_mtp_module(mesh::DistributedContext& context, Module& module, const
     }
     shard::require_tensor_layouts(module, context, left);
     for (nn::MoELayerImpl* moe_layer : nn::moe_layers(*module.layer)) {
-      shard::parallelize_experts(context, *moe_layer);
+      shard::parallelize_experts(context, *moe_layer, options.expert_parts);
     }
   });
   shard::parallelize_context(context, module, options.context_method);
@@ -113,7 +113,7 @@ void lay_out_decoder(
   tensor_parallel_decoder(context, model);
   for (auto& [index, layer] : *model.layers) {
     for (nn::MoELayerImpl* moe_layer : nn::moe_layers(*layer)) {
-      name_layer(index, [&] { shard::parallelize_experts(context, *moe_layer); });
+      name_layer(index, [&] { shard::parallelize_experts(context, *moe_layer, options.expert_parts); });
     }
   }
   if (nn::RouterLosses* losses = model.router_losses()) {

@@ -1,6 +1,14 @@
 #include "lehr/nn/expert_dispatch.h"
 
+#include <utility>
+
+#include "lehr/nn/experts.h"
+
 namespace lehr::nn {
+
+ops::TokenPermutation ExpertDispatcher::sort(const at::Tensor& selected_experts, int64_t num_experts) const {
+  return ops::sort_by_expert(selected_experts, num_experts);
+}
 
 namespace {
 class LocalDispatch : public ExpertDispatch {
@@ -8,9 +16,9 @@ class LocalDispatch : public ExpertDispatch {
   LocalDispatch(const at::Tensor& tokens, const ops::TokenPermutation& permutation)
       : permutation_(permutation), rows_(ops::permute_tokens(tokens, permutation)) {}
 
-  ExpertRows receive() override { return {.rows = std::move(rows_), .ends = permutation_.ends}; }
-  at::Tensor combine(const at::Tensor& results, const at::Tensor& weights) override {
-    return ops::combine_tokens(results, weights, permutation_);
+  at::Tensor run(const GroupedExperts& experts, const at::Tensor& probabilities) override {
+    const at::Tensor results = experts(std::exchange(rows_, at::Tensor()), permutation_.ends);  // (N*k, H)
+    return ops::combine_tokens(results, probabilities.to(results.scalar_type()), permutation_);
   }
 
  private:

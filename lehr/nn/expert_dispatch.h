@@ -8,29 +8,27 @@
 
 namespace lehr::nn {
 
-/// The input of this device's experts.
-struct ExpertRows {
-  at::Tensor rows;  ///< (M, H), token copies sorted by expert.
-  at::Tensor ends;  ///< (local experts) int32, as ops::grouped_linear takes them.
-};
+class GroupedExperts;
 
-/// The dispatch of one call's tokens. Call receive, then combine.
+/// The dispatch of one call's tokens.
 class ExpertDispatch {
  public:
   virtual ~ExpertDispatch() = default;
-  /// Returns the token copies for this device's experts; waits for transfers that are still running.
-  virtual ExpertRows receive() = 0;
-  /// Returns the experts' results (M, H), in the order of the received copies, to their tokens: the sum of each token's
-  /// k results weighted by `weights` (N, k), which have the results' dtype. The result is (N, H).
-  virtual at::Tensor combine(const at::Tensor& results, const at::Tensor& weights) = 0;
+  /// Computes this device's `experts` for the token copies that were sent to them, and returns for each token of this
+  /// device the sum of its k experts' results, weighted by `probabilities` (N, k) in the results' dtype: (N, H). Waits
+  /// for transfers that are still running.
+  virtual at::Tensor run(const GroupedExperts& experts, const at::Tensor& probabilities) = 0;
 };
 
 /// Knows the placement of a layer's experts.
 class ExpertDispatcher {
  public:
   virtual ~ExpertDispatcher() = default;
-  /// Starts sending tokens (N, H) to their experts. `permutation` sorts the copies by expert, over the experts of all
-  /// devices. Computation before `receive` may overlap the transfer.
+  /// Sorts the choices (N, k) by expert, over the experts of all devices, in the order in which start() sends them.
+  /// `counts` of the result are by number of the expert in any case.
+  virtual ops::TokenPermutation sort(const at::Tensor& selected_experts, int64_t num_experts) const;
+  /// Starts sending tokens (N, H) to their experts. `permutation` is the result of sort(). Computation before
+  /// ExpertDispatch::run may overlap the transfer.
   virtual std::unique_ptr<ExpertDispatch> start(
       const at::Tensor& tokens, const ops::TokenPermutation& permutation) const = 0;
 };

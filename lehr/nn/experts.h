@@ -71,6 +71,8 @@ class GroupedExpertsImpl : public Module {
   /// Maps token copies sorted by expert, (N, hidden_size), to (N, hidden_size).
   at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends);
 
+  const std::optional<ops::SwiGLUClamp>& clamp() const { return clamp_; }
+
   GroupedLinear gate_proj{nullptr};     // null with a clamp, and without a gate
   GroupedLinear up_proj{nullptr};       // null with a clamp
   GroupedLinear gate_up_proj{nullptr};  // null without a clamp; weight (E, 2I, H), whose even rows are the gate's

@@ -45,13 +45,10 @@ at::Tensor MoELayerImpl::shared_output(const at::Tensor& tokens) {
 at::Tensor MoELayerImpl::forward(const at::Tensor& hidden_states) {
   const at::Tensor tokens = hidden_states.reshape({-1, hidden_states.size(-1)});  // (N, H)
   const RoutingResult routing = router(tokens, losses_.get());
-  const auto permutation = ops::sort_by_expert(routing.selected_expert_indices, num_experts());
+  const auto permutation = dispatcher_->sort(routing.selected_expert_indices, num_experts());
   const auto dispatch = dispatcher_->start(tokens, permutation);
   const at::Tensor shared = shared_output(tokens);
-  const auto [rows, ends] = dispatch->receive();           // (M, H), sorted by expert
-  const at::Tensor results = grouped_experts(rows, ends);  // (M, H); on one device M is N*k
-  const at::Tensor weights = routing.selected_probabilities.to(results.scalar_type());
-  at::Tensor output = dispatch->combine(results, weights);
+  at::Tensor output = dispatch->run(grouped_experts, routing.selected_probabilities);
   if (shared.defined()) {
     output = output + shared;
   }

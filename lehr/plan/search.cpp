@@ -139,13 +139,11 @@ class Search {
           continue;
         }
         if (try_schedule({point, trade, schedules[i]}, planned)) {
-          // "always" all-gathers more often, and reductions for each micro-batch send more, to save memory that is not
-          // needed.
-          for (const ReshardPolicy policy : {trade.reshard, ReshardPolicy::always}) {
+          // Memory need not be saved by "always", which all-gathers more often, or by a reduction for each micro-batch.
+          const bool gathers = trade.reshard == ReshardPolicy::all_but_last;
+          for (const ReshardPolicy policy : {trade.reshard, gathers ? ReshardPolicy::always : trade.reshard}) {
             for (const bool reduce_each : {trade.reduce_each, true}) {
-              if (policy == trade.reshard || trade.reshard == ReshardPolicy::all_but_last) {
-                enough.emplace(std::tuple(i, policy, reduce_each), trade.checkpointing);
-              }
+              enough.emplace(std::tuple(i, policy, reduce_each), trade.checkpointing);
             }
           }
         }

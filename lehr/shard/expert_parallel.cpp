@@ -8,7 +8,9 @@
 #include "lehr/mesh/collectives.h"
 #include "lehr/meter/on_meta.h"
 #include "lehr/meter/operator_watch.h"
+#include "lehr/nn/expert_parts.h"
 #include "lehr/shard/async_all_to_all.h"
+#include "lehr/shard/parted_dispatch.h"
 
 namespace lehr::shard {
 
@@ -77,13 +79,11 @@ class Dispatch : public nn::ExpertDispatch {
         route_(plan_route(permutation.counts, counts_, permutation.order.size(0), group)),
         rows_(std::exchange(leaving_, at::Tensor()), group, route_.received, route_.sent) {}
 
-  nn::ExpertRows receive() override {
-    return {.rows = ops::permute_tokens(rows_.wait(), route_.arrival), .ends = route_.arrival.ends};
-  }
-
-  at::Tensor combine(const at::Tensor& results, const at::Tensor& weights) override {
+  at::Tensor run(const nn::GroupedExperts& experts, const at::Tensor& probabilities) override {
+    const at::Tensor results = experts(ops::permute_tokens(rows_.wait(), route_.arrival), route_.arrival.ends);
     const at::Tensor leaving = ops::unpermute_rows(results, route_.arrival);  // (M, H), in the order of arrival
-    return ops::combine_tokens(mesh::all_to_all(leaving, group_, route_.sent, route_.received), weights, permutation_);
+    const at::Tensor back = mesh::all_to_all(leaving, group_, route_.sent, route_.received);
+    return ops::combine_tokens(back, probabilities.to(back.scalar_type()), permutation_);
   }
 
  private:
@@ -108,8 +108,9 @@ class StatedDispatch : public nn::ExpertDispatch {
         rows_(state("expert_dispatch", {{"tokens", tokens}}, {permutation.order.size(0), tokens.size(1)}, tokens)),
         ends_(at::empty({permutation.ends.size(0) / group.size()}, permutation.ends.options())) {}
 
-  nn::ExpertRows receive() override { return {.rows = rows_, .ends = ends_}; }
-  at::Tensor combine(const at::Tensor& results, const at::Tensor& weights) override {
+  at::Tensor run(const nn::GroupedExperts& experts, const at::Tensor& probabilities) override {
+    const at::Tensor results = experts(rows_, ends_);
+    const at::Tensor weights = probabilities.to(results.scalar_type());
     return state(
         "expert_combine",
         {{"results", results, Placement::shard(0)}, {"weights", weights}},
@@ -136,21 +137,28 @@ class StatedDispatch : public nn::ExpertDispatch {
 
 class Dispatcher : public nn::ExpertDispatcher {
  public:
-  explicit Dispatcher(const mesh::Group& group) : group_(group) {}
+  Dispatcher(const mesh::Group& group, int64_t parts)
+      : group_(group), parts_(parts > 1 ? parted_dispatcher(group, parts) : nullptr) {}
+
+  ops::TokenPermutation sort(const at::Tensor& selected_experts, int64_t num_experts) const override {
+    return parts_ && operator_watch() == nullptr ? parts_->sort(selected_experts, num_experts)
+                                                 : ExpertDispatcher::sort(selected_experts, num_experts);
+  }
   std::unique_ptr<nn::ExpertDispatch> start(
       const at::Tensor& tokens, const ops::TokenPermutation& permutation) const override {
     if (OperatorWatch* watch = operator_watch()) {
       return std::make_unique<StatedDispatch>(*watch, tokens, permutation, group_);
     }
-    return std::make_unique<Dispatch>(tokens, permutation, group_);
+    return parts_ ? parts_->start(tokens, permutation) : std::make_unique<Dispatch>(tokens, permutation, group_);
   }
 
  private:
   const mesh::Group& group_;
+  std::shared_ptr<const nn::ExpertDispatcher> parts_;  // null for one part
 };
 }  // namespace
 
-void parallelize_experts(mesh::DistributedContext& context, nn::MoELayerImpl& layer) {
+void parallelize_experts(mesh::DistributedContext& context, nn::MoELayerImpl& layer, int64_t parts) {
   if (!context.is_distributed()) {
     return;
   }
@@ -161,6 +169,14 @@ void parallelize_experts(mesh::DistributedContext& context, nn::MoELayerImpl& la
       "parallelism.expert_parallel_degree: num_experts ({}) must be a multiple of it, found {}",
       experts,
       ranks);
+  require(
+      parts >= 1 && (experts / ranks) % parts == 0,
+      "parallelism.expert_parallel_parts: the experts of a rank ({}) must be a multiple of it, found {}",
+      experts / ranks,
+      parts);
+  if (parts > 1 && ranks > 1) {
+    nn::require_parts(layer.grouped_experts);
+  }
   for (const auto& [name, parameter] : nn::named_parameters(*layer.grouped_experts)) {
     require(
         parameter->shape().front() == experts,
@@ -171,7 +187,7 @@ void parallelize_experts(mesh::DistributedContext& context, nn::MoELayerImpl& la
     parameter->lay_out(mesh::axis::ep, Placement::shard(0), context.index(mesh::axis::ep), ranks);
   }
   if (ranks > 1) {
-    layer.set_dispatcher(std::make_shared<Dispatcher>(context.group(mesh::axis::ep)));
+    layer.set_dispatcher(std::make_shared<Dispatcher>(context.group(mesh::axis::ep), parts));
   }
 }
 

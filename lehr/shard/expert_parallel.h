@@ -17,9 +17,10 @@ namespace lehr::shard {
 /// Lays the experts' parameters out as shard(0) on axis ep, including those of adapters that are attached already, and
 /// dispatches tokens over ep. Call it before memory is allocated. With one ep rank nothing is sent, but the parameters
 /// are in the expert domain all the same: they are fully sharded over ep_shard, which covers the ranks of tp too. Does
-/// nothing on one device. Throws a usage error if num_experts is not a multiple of the ranks. `context` must outlive
+/// nothing on one device. The experts of a rank are computed in `parts` (shard/parted_dispatch.h). Throws a usage error
+/// if num_experts is not a multiple of the ranks, and the experts of a rank not one of `parts`. `context` must outlive
 /// the layer.
-void parallelize_experts(mesh::DistributedContext& context, nn::MoELayerImpl& layer);
+void parallelize_experts(mesh::DistributedContext& context, nn::MoELayerImpl& layer, int64_t parts = 1);
 
 /// Makes the router losses of a forward pass count the tokens of all ranks that hold parts of its sequences: those of
 /// cp and tp. Their values are then the same on these ranks, and cover the micro-batch of one data rank. So a trainer

@@ -10,6 +10,7 @@ namespace lehr::shard {
 struct ParallelizeOptions {
   FullyShardOptions fully_shard = {};
   ContextParallelMethod context_method = ContextParallelMethod::all_gather;
+  int64_t expert_parts = 1;  ///< See parallelize_experts.
 };
 
 }  // namespace lehr::shard

@@ -69,7 +69,8 @@ shard::FullySharded lay_out_stage(
            .reshard_after_forward = config.parallelism.fsdp_reshard_after_forward,
            .reduce_each_microbatch = config.parallelism.fsdp_reduce_each_microbatch,
            .compute_device = compute_device},
-      .context_method = config.parallelism.context_parallel_rotate_method};
+      .context_method = config.parallelism.context_parallel_rotate_method,
+      .expert_parts = config.parallelism.expert_parallel_parts};
   shard::FullySharded sharded = spec.parallelize(context, model, options);
   shard::float8_scales_over_ranks(model, context);
   shard::follow_whole_sequences(context, model);

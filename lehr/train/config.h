@@ -85,6 +85,7 @@ struct ParallelismConfig {
   bool tensor_parallel_regather = false;
   int64_t context_parallel_degree = 1;
   int64_t expert_parallel_degree = 1;
+  int64_t expert_parallel_parts = 1;
   int64_t pipeline_parallel_degree = 1;
   std::string pipeline_parallel_schedule = "1F1B";
   std::optional<std::string> pipeline_parallel_schedule_csv;

@@ -86,6 +86,13 @@ void visit_exchanges(ParallelismConfig& c, FieldVisitor& v) {
       "With tensor_parallel_degree above 1: save only this rank's part of the sequence that enters attention or an "
       "FFN, and all-gather it again in backward. Less activation memory, more communication, which overlaps with a "
       "matmul.");
+  v.optional(
+      "expert_parallel_parts",
+      c.expert_parallel_parts,
+      "With expert_parallel_degree above 1: compute the experts of a rank in this many parts, which must divide their "
+      "number. The all-to-all of one part overlaps with the matmuls of another. Not with float8.moe_fqns or adapters of "
+      "experts.",
+      positive());
   v.choice(
       "fsdp_reshard_after_forward",
       c.fsdp_reshard_after_forward,

@@ -262,18 +262,14 @@ TEST(MoELayer, IsCountedAndBalancedBesideMoELayersOfOtherSizes) {
   EXPECT_TRUE(model.small->router->expert_bias.equal(at::tensor({-0.5F, 0.5F})));
 }
 
-// Records when tokens are sent and received, and when a module is called.
+// Records when tokens are sent and computed, and when a module is called.
 struct Diary : ExpertDispatcher, CallHook {
   struct Dispatch : ExpertDispatch {
     Dispatch(std::vector<std::string>& lines, std::unique_ptr<ExpertDispatch> local)
         : lines_(lines), local_(std::move(local)) {}
-    ExpertRows receive() override {
-      lines_.emplace_back("receive");
-      return local_->receive();
-    }
-    at::Tensor combine(const at::Tensor& results, const at::Tensor& weights) override {
-      lines_.emplace_back("combine");
-      return local_->combine(results, weights);
+    at::Tensor run(const GroupedExperts& experts, const at::Tensor& probabilities) override {
+      lines_.emplace_back("experts");
+      return local_->run(experts, probabilities);
     }
     std::vector<std::string>& lines_;
     std::unique_ptr<ExpertDispatch> local_;
@@ -300,7 +296,7 @@ TEST(MoELayer, ComputesTheSharedExpertWhileTokensAreDispatched) {
   layer->set_dispatcher(diary);
   layer->shared_expert->add_call_hook(diary);
   EXPECT_TRUE(at::equal(layer(hidden), expected));
-  EXPECT_THAT(diary->lines, ::testing::ElementsAre("start", "shared expert", "receive", "combine"));
+  EXPECT_THAT(diary->lines, ::testing::ElementsAre("start", "shared expert", "experts"));
 }
 
 TEST(MoELayer, AcceptsZeroTokens) {

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "lehr/plan/cost_model.h"
+#include "test/plan/support.h"
+
 namespace lehr::plan {
 namespace {
 
@@ -86,6 +89,36 @@ TEST(Exposed, StagesOfARankShareTheQueuesOfTheirGroups) {
   StageCalls other;
   example.rank.run(ahead, 0, 1, other);
   EXPECT_DOUBLE_EQ(example.run(pass), 6);
+}
+
+// Of p parts, one waits for its rows, and one for its results. In backward the gradients of the weights overlap with
+// the last transfer.
+TEST(RankPasses, PartsOfExpertsOverlapTheirAllToAlls) {
+  Machine machine = load_machine("cpu");
+  machine.layer_overhead_us = machine.node_latency_us = 0;
+  machine.communication_overlap = 1;
+  machine.node_gb_per_second = 10;  // an all-to-all takes a tenth of the experts' time
+  const auto exposed = [&](const char* parts, ActionCost StageCost::*pass) {
+    const testing::Planned planned(testing::model_of(
+        "qwen3_moe",
+        {{"parallelism.data_parallel_shard_degree", "2"},
+         {"parallelism.expert_parallel_degree", "2"},
+         {"parallelism.expert_parallel_parts", parts},
+         {"activation_checkpoint.mode", "none"},
+         {"model.args.moe_intermediate_size", "512"},
+         {"training.global_batch_size", "4"}}));
+    const StageMeasurement stage = planned.on_meta({.stage = 0, .rank_of_stage = {0}, .world_size = 2});
+    const CostContext context{.machine = machine, .mesh = {.data_parallel_shard = 2, .expert_parallel = 2}};
+    const StageCost cost = cost_of(stage, stage.weights.expert_share(), context);
+    double sum = 0;
+    for (const CommunicationCost& one : (cost.*pass).communication) {
+      sum += one.axes == "ep" ? one.exposed : 0;
+    }
+    return sum;
+  };
+  const double forward = exposed("1", &StageCost::forward), backward = exposed("1", &StageCost::backward);
+  EXPECT_LT(exposed("4", &StageCost::forward), 0.4 * forward);
+  EXPECT_LT(exposed("4", &StageCost::backward), 0.3 * backward);
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ TEST(HostReads, OfAStepAreWhereTheyAreKnown) {
       {"lehr/ops/chunked_loss.cpp", 1},                   // gradients on the CPU
       {"lehr/ops/global_norm/global_norm.cpp", 3},        // a factor on the CPU
       {"lehr/ops/grouped_linear/grouped_linear.cpp", 1},  // groups on the CPU, and float32 on a GPU (docs/train.md)
+      {"lehr/ops/grouped_linear/grouped_weight.cpp", 1},  // the same
       {"lehr/ops/grouped_linear/reference.cpp", 2},       // the same
       {"lehr/ops/grouped_linear_float8/grouped_linear_float8.cpp", 2},  // groups on the CPU; the trial at the start
       {"lehr/ops/label_rows.cpp", 2},                                   // an error of labels, which are on the host

@@ -280,6 +280,10 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "SequenceGather",
       "Start",
       "Wait",
+      "StartScatter",
+      "EndScatter",
+      "StartGather",
+      "EndGather",
       "Begin",
       "BeginFrozen",
       "End"};

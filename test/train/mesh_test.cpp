@@ -509,6 +509,20 @@ TEST(GatheredAgain, EqualsOneDevice) {
        {"experts, matmuls recomputed", again(family("qwen3_moe"), "selective"), {{.dp_shard = 2, .tp = 2, .ep = 4}}}});
 }
 
+// Experts that are computed in parts, with everything that recomputes.
+TEST(PartsOfExperts, EqualOneDevice) {
+  const auto parts = [](const std::string& mode) {
+    Overrides overrides = family("qwen3_moe");
+    overrides.emplace_back("parallelism.expert_parallel_parts", "2");
+    overrides.emplace_back("activation_checkpoint.mode", mode);
+    return overrides;
+  };
+  expect_law(
+      {{"nothing recomputed", parts("none"), {{.dp_shard = 2, .ep = 2}, {.dp_shard = 2, .tp = 2, .ep = 2}}},
+       {"matmuls recomputed", parts("selective"), {{.cp = 2, .ep = 2}}},
+       {"all recomputed", parts("full"), {{.dp_replicate = 2, .dp_shard = 2, .ep = 2}}}});
+}
+
 // On every mesh, each forward pass has one sequence, so scales over tokens are the same. A difference of 1e-16 changes
 // the rounding of an element with a probability of about 1e-15.
 TEST(Float8, EqualsOneDevice) {

@@ -142,12 +142,13 @@ TEST_P(EverySchedule, EqualsOneDevice) {
   expect_law(model, schedule, mesh, 2 * mesh.pp);
 }
 
-// Stages that gather their parameters and reduce their gradients once per step, and sequences that are gathered again
-// in backward: alone and combined. Every second one unless LEHR_ALL_MESHES=1.
+// Stages that gather their parameters and reduce their gradients once per step, sequences that are gathered again in
+// backward, and experts that are computed in parts: alone and combined. Every second one unless LEHR_ALL_MESHES=1.
 std::vector<Run> runs_that_keep_whole() {
   const Overrides once{
       {"parallelism.fsdp_reshard_after_forward", "\"never\""}, {"parallelism.fsdp_reduce_each_microbatch", "false"}};
   const Overrides again{{"parallelism.tensor_parallel_regather", "true"}};
+  const Overrides parts{{"parallelism.expert_parallel_parts", "2"}};
   const auto changed = [](Model model, const Overrides& more) {
     model.overrides.insert(model.overrides.end(), more.begin(), more.end());
     return model;
@@ -165,7 +166,9 @@ std::vector<Run> runs_that_keep_whole() {
       {{"Interleaved1F1B", 2}, both, {.tp = 2, .pp = 2}},
       {{"Interleaved1F1B", 2}, both, {.dp_shard = 2, .tp = 2, .pp = 2}},
       {{"DualPipeV", 2}, both, {.dp_shard = 2, .tp = 2, .pp = 2}},
-      {{"ZBVZeroBubble", 2}, changed(changed(kExperts, once), again), {.tp = 2, .pp = 2}}};
+      {{"ZBVZeroBubble", 2}, changed(changed(kExperts, once), again), {.tp = 2, .pp = 2}},
+      {{"1F1B", 1}, changed(kExperts, parts), {.dp_shard = 2, .ep = 2, .pp = 2}},
+      {{"ZBVZeroBubble", 2}, changed(changed(kExperts, once), parts), {.dp_shard = 2, .ep = 2, .pp = 2}}};
 }
 
 TEST(KeptWhole, EqualsOneDevice) {

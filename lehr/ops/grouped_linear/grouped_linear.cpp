@@ -8,7 +8,6 @@
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/grouped_linear/cuda.h"
 #include "lehr/ops/grouped_linear/groups.h"
-#include "lehr/ops/matmul/matmul.h"
 #include "lehr/ops/recompute.h"
 #include "lehr/ops/weight_gradients.h"
 
@@ -17,34 +16,6 @@ namespace lehr::ops {
 namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-at::Tensor forward_product(
-    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias) {
-  if (cuda::multiplies_groups(input)) {
-    const at::Tensor output = cuda::grouped_product(input, weight, ends);
-    return bias.defined() ? cuda::add_group_bias_(output, bias, ends) : output;
-  }
-  at::Tensor output = at::empty({input.size(0), weight.size(1)}, input.options());
-  for_each_group(ends, input.size(0), [&](int64_t g, int64_t first, int64_t count) {
-    at::Tensor rows = output.narrow(0, first, count);
-    put_product(rows, input.narrow(0, first, count), weight[g].t());
-    if (bias.defined()) {
-      rows.add_(bias[g]);
-    }
-  });
-  return output;
-}
-
-at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends) {
-  if (cuda::multiplies_groups(grad)) {
-    return cuda::grouped_input_gradient(grad, weight, ends);
-  }
-  at::Tensor gradient = at::empty({grad.size(0), weight.size(2)}, grad.options());
-  for_each_group(ends, grad.size(0), [&](int64_t g, int64_t first, int64_t count) {
-    put_product(gradient.narrow(0, first, count), grad.narrow(0, first, count), weight[g]);
-  });
-  return gradient;
-}
 
 struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
   static at::Tensor forward(
@@ -56,14 +27,14 @@ struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
     const at::Tensor added = bias.value_or(at::Tensor());
     ctx->save_for_backward({save_operand(ctx, "input", input, weight), weight, ends, added});
     note_weight_gradients(ctx, weight);
-    return forward_product(input, weight, ends, added);
+    return product_of_groups(input, weight, ends, added);
   }
 
   static at::Tensor recompute(AutogradContext* ctx) {
     const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear_again");
     const Recomputed counted;
     const auto saved = ctx->get_saved_variables();
-    return forward_product(saved_or_recomputed(ctx, "input", saved[0]), saved[1], saved[2], saved[3]);
+    return product_of_groups(saved_or_recomputed(ctx, "input", saved[0]), saved[1], saved[2], saved[3]);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -76,7 +47,7 @@ struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
     at::Tensor grad_input;
     at::Tensor grad_weight;
     if (ctx->needs_input_grad(0)) {
-      grad_input = input_gradient(grad, weight, ends);
+      grad_input = input_gradient_of_groups(grad, weight, ends);
     }
     if (ctx->needs_input_grad(1)) {
       const at::Tensor input = saved_or_recomputed(ctx, "input", saved[0]);
@@ -111,7 +82,7 @@ at::Tensor grouped_linear(
   const std::optional<at::Tensor> added = bias.defined() ? std::optional(bias) : std::nullopt;
   const at::Tensor read = on_device || ends.is_meta() ? ends : ends.cpu();
   return differentiated ? recomputable_matmul<GroupedLinear>(GroupedLinear::apply(input, weight, read, added))
-                        : forward_product(input, weight, read, bias);
+                        : product_of_groups(input, weight, read, bias);
 }
 
 }  // namespace lehr::ops

@@ -40,6 +40,34 @@ void check_grouped_linear(
       shape_of(bias));
 }
 
+at::Tensor product_of_groups(
+    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias) {
+  if (cuda::multiplies_groups(input)) {
+    const at::Tensor output = cuda::grouped_product(input, weight, ends);
+    return bias.defined() ? cuda::add_group_bias_(output, bias, ends) : output;
+  }
+  at::Tensor output = at::empty({input.size(0), weight.size(1)}, input.options());
+  for_each_group(ends, input.size(0), [&](int64_t g, int64_t first, int64_t count) {
+    at::Tensor rows = output.narrow(0, first, count);
+    put_product(rows, input.narrow(0, first, count), weight[g].t());
+    if (bias.defined()) {
+      rows.add_(bias[g]);
+    }
+  });
+  return output;
+}
+
+at::Tensor input_gradient_of_groups(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends) {
+  if (cuda::multiplies_groups(grad)) {
+    return cuda::grouped_input_gradient(grad, weight, ends);
+  }
+  at::Tensor gradient = at::empty({grad.size(0), weight.size(2)}, grad.options());
+  for_each_group(ends, grad.size(0), [&](int64_t g, int64_t first, int64_t count) {
+    put_product(gradient.narrow(0, first, count), grad.narrow(0, first, count), weight[g]);
+  });
+  return gradient;
+}
+
 at::Tensor weight_gradient_of_groups(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends) {
   if (cuda::multiplies_groups(grad)) {
     return cuda::grouped_weight_gradient(grad, input, ends);

@@ -37,6 +37,12 @@ void for_each_group(const at::Tensor& ends, int64_t rows, Work work) {
   }
 }
 
+/// Returns the output of ops/grouped_linear/grouped_linear.h, whose `ends` are on the host unless the device multiplies
+/// groups (cuda.h).
+at::Tensor product_of_groups(
+    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias);
+/// Returns the input's gradient (N, in), for grad (N, out).
+at::Tensor input_gradient_of_groups(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends);
 /// Returns the weight's gradient (G, out, in): for each group, its rows of grad (N, out) transposed times its rows of
 /// the input (N, in).
 at::Tensor weight_gradient_of_groups(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends);

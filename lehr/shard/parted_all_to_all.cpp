@@ -1,0 +1,158 @@
+#include "lehr/shard/parted_all_to_all.h"
+
+#include <numeric>
+#include <utility>
+
+namespace lehr::shard {
+
+namespace {
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using Holder = c10::intrusive_ptr<torch::CustomClassHolder>;
+
+int64_t sum_of(const std::vector<int64_t>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+}
+
+// State that the nodes share, in forward and backward. `whole` holds the rows of all parts in the order in which this
+// rank's tokens have them; `pieces` are the rows of each part in the order of their experts' ranks.
+struct Way : torch::CustomClassHolder {
+  Way(const mesh::Group& group_of_ranks, const std::vector<PartSizes>& parts_of_rows)
+      : group(&group_of_ranks), parts(parts_of_rows), pieces(parts.size()), pending(parts.size()) {
+    for (const PartSizes& part : parts) {
+      begins.push_back(rows);
+      rows += sum_of(part.sent);
+    }
+  }
+
+  at::Tensor of_whole(size_t part) const { return whole.narrow(0, begins[part], sum_of(parts[part].sent)); }
+  at::Tensor with_rows(const at::Tensor& like, int64_t count) const {
+    auto shape = like.sizes().vec();
+    shape[0] = count;
+    return at::empty(shape, like.options());
+  }
+
+  // Starts to send the parts of `from`, a whole matrix, to the ranks of their experts. Backward needs the last part
+  // first.
+  void scatter(const at::Tensor& from, bool last_first) {
+    const at::Tensor contiguous = from.contiguous();
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const size_t part = last_first ? parts.size() - 1 - i : i;
+      pieces[part] = with_rows(from, sum_of(parts[part].received));
+      const at::Tensor rows_of_part = contiguous.narrow(0, begins[part], sum_of(parts[part].sent));
+      pending[part] = group->start_all_to_all(pieces[part], rows_of_part, parts[part].received, parts[part].sent);
+    }
+  }
+  // Starts to send a part's rows back into `whole`.
+  void gather(size_t part, const at::Tensor& from) {
+    if (!whole.defined()) {
+      whole = with_rows(from, rows);
+    }
+    pending[part] = group->start_all_to_all(of_whole(part), from.contiguous(), parts[part].sent, parts[part].received);
+  }
+  at::Tensor take_piece(size_t part) {
+    pending[part].wait();
+    return std::exchange(pieces[part], at::Tensor());
+  }
+  at::Tensor take_whole() {
+    for (mesh::Pending& one : pending) {
+      one.wait();
+    }
+    return std::exchange(whole, at::Tensor());
+  }
+
+  const mesh::Group* group;
+  std::vector<PartSizes> parts;
+  std::vector<int64_t> begins;  // of the parts in `whole`
+  int64_t rows = 0;
+  at::Tensor whole;
+  std::vector<at::Tensor> pieces;
+  std::vector<mesh::Pending> pending;
+};
+
+void keep(AutogradContext* context, const Holder& holder, size_t part = 0) {
+  context->set_materialize_grads(false);
+  context->saved_data["way"] = c10::IValue::make_capsule(holder);
+  context->saved_data["part"] = static_cast<int64_t>(part);
+}
+c10::intrusive_ptr<Way> way_of(const Holder& holder) {
+  return c10::static_intrusive_pointer_cast<Way>(holder);
+}
+c10::intrusive_ptr<Way> way_of(const AutogradContext& context) {
+  return way_of(context.saved_data.at("way").toCapsule());
+}
+size_t part_of(const AutogradContext& context) {
+  return static_cast<size_t>(context.saved_data.at("part").toInt());
+}
+
+// Gradients go from node to node through Way, not through autograd, because they are not filled yet, and have other
+// shapes. Autograd gets tensors of the shapes that it expects.
+
+struct StartScatter : torch::autograd::Function<StartScatter> {
+  static variable_list forward(AutogradContext* context, const at::Tensor& rows, const Holder& holder) {
+    keep(context, holder);
+    const auto way = way_of(holder);
+    way->scatter(rows, /*last_first=*/false);
+    return way->pieces;
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& /*gradients*/) {
+    return {way_of(*context)->take_whole(), {}};
+  }
+};
+
+struct EndScatter : torch::autograd::Function<EndScatter> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& piece, const Holder& holder, int64_t part) {
+    keep(context, holder, static_cast<size_t>(part));
+    way_of(holder)->take_piece(static_cast<size_t>(part));
+    return piece.view_as(piece);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    way_of(*context)->gather(part_of(*context), gradients[0]);
+    return {gradients[0], {}, {}};
+  }
+};
+
+struct StartGather : torch::autograd::Function<StartGather> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& rows, const Holder& holder, int64_t part) {
+    keep(context, holder, static_cast<size_t>(part));
+    way_of(holder)->gather(static_cast<size_t>(part), rows);
+    return at::empty({0}, rows.options());
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& /*gradients*/) {
+    return {way_of(*context)->take_piece(part_of(*context)), {}, {}};
+  }
+};
+
+struct EndGather : torch::autograd::Function<EndGather> {
+  static at::Tensor forward(AutogradContext* context, at::TensorList sent, const Holder& holder) {
+    keep(context, holder, sent.size());
+    return way_of(holder)->take_whole();
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    way_of(*context)->scatter(gradients[0], /*last_first=*/true);
+    variable_list links(part_of(*context), at::empty({0}, gradients[0].options()));
+    links.emplace_back();
+    return links;
+  }
+};
+}  // namespace
+
+PartedScatter::PartedScatter(const at::Tensor& rows, const mesh::Group& group, const std::vector<PartSizes>& parts)
+    : way_(c10::make_intrusive<Way>(group, parts)), arriving_(StartScatter::apply(rows, way_)) {}
+
+at::Tensor PartedScatter::wait(size_t part) {
+  return EndScatter::apply(std::exchange(arriving_[part], at::Tensor()), way_, static_cast<int64_t>(part));
+}
+
+PartedGather::PartedGather(const mesh::Group& group, const std::vector<PartSizes>& parts)
+    : way_(c10::make_intrusive<Way>(group, parts)), sent_(parts.size()) {}
+
+void PartedGather::send(size_t part, const at::Tensor& rows) {
+  sent_[part] = StartGather::apply(rows, way_, static_cast<int64_t>(part));
+}
+
+at::Tensor PartedGather::wait() {
+  return EndGather::apply(at::TensorList(sent_), way_);
+}
+
+}  // namespace lehr::shard

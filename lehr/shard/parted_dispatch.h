@@ -1,0 +1,19 @@
+// Token dispatch in parts: the all-to-alls of some of a rank's experts overlap with the matmuls of the others.
+#pragma once
+
+#include <memory>
+
+#include "lehr/mesh/group.h"
+#include "lehr/nn/expert_dispatch.h"
+
+namespace lehr::shard {
+
+/// Returns a dispatcher that computes the experts of each rank in `parts`, which must divide their number. Tokens are
+/// sorted by (part, rank, expert). All parts are sent at once. While the device computes one part, the next ones
+/// arrive, and the results of those before it are sent back. Backward does the same with the gradients; the weights'
+/// gradients are computed last, while those of the last part's rows are sent back
+/// (ops/grouped_linear/grouped_weight.h). Results are those of one part: every sum has the same order. Not for use
+/// under an operator watch. `group` must outlive the dispatcher.
+std::shared_ptr<const nn::ExpertDispatcher> parted_dispatcher(const mesh::Group& group, int64_t parts);
+
+}  // namespace lehr::shard

@@ -1,0 +1,179 @@
+// Experts that are computed in parts equal those that are computed at once, whatever backward does.
+#include "lehr/shard/parted_dispatch.h"
+
+#include "lehr/nn/activation_checkpoint.h"
+#include "lehr/ops/recompute.h"
+#include "lehr/ops/weight_gradients.h"
+#include "lehr/shard/expert_parallel.h"
+#include "test/shard/against_one_device.h"
+
+namespace lehr::shard::test {
+namespace {
+
+using mesh::DeviceMeshParameters;
+using mesh::DistributedContext;
+using testing::HasSubstr;
+
+constexpr int64_t kHidden = 6;
+
+enum class Backward { whole, split, checkpointed, matmuls_recomputed };
+
+struct Case {
+  std::string what;
+  DeviceMeshParameters mesh = {.data_parallel_shard = 2, .expert_parallel = 2};
+  nn::ExpertOptions options = {};
+  Backward backward = Backward::whole;
+  std::vector<int64_t> preferred = {};  // all tokens go to these two experts
+  int64_t tokens = 7;                   // of each rank
+};
+
+// Two MoE layers in sequence.
+struct Mixtures : nn::Module {
+  explicit Mixtures(const Case& c) {
+    for (auto* layer : {&first, &second}) {
+      *layer = nn::MoELayer(nn::MoEParameters{
+          .hidden_size = kHidden,
+          .intermediate_size = 5,
+          .num_experts = 8,
+          .top_k = 2,
+          .enable_expert_bias = true,
+          .expert_options = c.options,
+          .init = nn::Init::normal(0.7)});
+    }
+    register_module("first", first);
+    register_module("second", second);
+  }
+  at::Tensor forward(const at::Tensor& x) { return second(x + first(x)); }
+
+  nn::MoELayer first{nullptr};
+  nn::MoELayer second{nullptr};
+};
+
+struct Result {
+  at::Tensor output, input_gradient, counts;
+  Gradients gradients;
+};
+
+// On one rank.
+Result run(DistributedContext& context, const Case& c, int64_t parts) {
+  const auto model = std::make_shared<Mixtures>(c);
+  for (auto* layer : {&model->first, &model->second}) {
+    parallelize_experts(context, **layer, parts);
+  }
+  replicate_the_rest(*model, context);
+  fill(*model);
+  for (const int64_t expert : c.preferred) {
+    model->first->router->expert_bias[expert] = 5;
+    model->second->router->expert_bias[expert] = 5;
+  }
+  const at::Tensor whole = at::arange(context.world_size() * c.tokens * kHidden, at::kDouble).mul(0.7).sin();
+  const at::Tensor x =
+      whole.view({context.world_size(), 1, c.tokens, kHidden})[context.rank()].clone().set_requires_grad(true);
+  const auto block = [model](const at::Tensor& input) { return model->forward(input); };
+  const auto wgrads = std::make_shared<ops::WeightGradients>();
+  Result result;
+  {
+    const ops::WeightGradients::Scope scope(c.backward == Backward::split ? wgrads : nullptr);
+    const ops::RecomputeMatmuls recompute(c.backward == Backward::matmuls_recomputed);
+    result.output = c.backward == Backward::checkpointed ? nn::checkpoint(block, x) : block(x);
+  }
+  const at::Tensor gradient = result.output.detach().cos();
+  if (c.backward == Backward::split) {
+    wgrads->backward_input({result.output}, {gradient});
+    EXPECT_EQ(wgrads->size(), 2U * (c.options.clamp ? 2 : 3) + 2) << "experts and routers";
+    EXPECT_FALSE(model->first->grouped_experts->down_proj->weight.grad().defined());
+    wgrads->backward_weight();
+  } else {
+    result.output.backward(gradient);
+  }
+  result.input_gradient = x.grad();
+  result.gradients = gradients_of(*model);
+  result.counts = nn::moe_tokens_per_expert(*model);
+  return result;
+}
+
+void expect_equal_to_one_part(const Case& c, int64_t parts) {
+  on_mesh(c.mesh, [&](DistributedContext& context) {
+    const Result whole = run(context, c, 1);
+    const Result cut = run(context, c, parts);
+    const std::string subject = fmt::format("{}, {} parts, rank {}", c.what, parts, context.rank());
+    expect_equal(subject + ", output", cut.output, whole.output);
+    expect_equal(subject + ", input", cut.input_gradient, whole.input_gradient);
+    EXPECT_TRUE(at::equal(cut.counts, whole.counts)) << subject;
+    for (const auto& [name, gradient] : whole.gradients) {
+      ASSERT_TRUE(gradient.defined()) << subject << ", " << name;
+      expect_equal(subject + ", " + name, cut.gradients.at(name), gradient);
+    }
+  });
+}
+
+TEST(PartedDispatch, EqualsOnePart) {
+  const nn::ExpertOptions clamped{.bias = true, .clamp = ops::SwiGLUClamp{}};
+  const DeviceMeshParameters four{.data_parallel_shard = 4, .expert_parallel = 4};
+  for (const Case& c : std::vector<Case>{
+           {.what = "two ranks"},
+           {.what = "biases and a clamped gate", .options = clamped},
+           {.what = "no gate", .options = {.relu_squared = true}},
+           {.what = "biases and split backward", .options = {.bias = true}, .backward = Backward::split},
+           {.what = "checkpointed", .backward = Backward::checkpointed},
+           {.what = "matmuls recomputed", .backward = Backward::matmuls_recomputed},
+           {.what = "split backward", .backward = Backward::split},
+           {.what = "replicas", .mesh = {.data_parallel_replicate = 2, .data_parallel_shard = 2, .expert_parallel = 2}},
+           {.what = "parts without rows", .preferred = {0, 7}, .tokens = 3},
+           {.what = "no tokens", .tokens = 0},
+           {.what = "ranks without rows", .mesh = four, .preferred = {2, 3}, .tokens = 2}}) {
+    expect_equal_to_one_part(c, 2);
+  }
+  expect_equal_to_one_part({.what = "an expert each"}, 4);
+}
+
+// Frozen experts have no gradient, and their operands are not kept.
+TEST(PartedDispatch, AcceptsFrozenExperts) {
+  on_mesh({.data_parallel_shard = 2, .expert_parallel = 2}, [&](DistributedContext& context) {
+    const auto model = std::make_shared<Mixtures>(Case{});
+    for (auto* layer : {&model->first, &model->second}) {
+      parallelize_experts(context, **layer, 2);
+      for (const auto& [name, parameter] : nn::named_parameters(*(*layer)->grouped_experts)) {
+        parameter->set_trainable(false);
+      }
+    }
+    replicate_the_rest(*model, context);
+    fill(*model);
+    const at::Tensor x = at::ones({1, 3, kHidden}, at::kDouble).set_requires_grad(true);
+    model->forward(x).sum().backward();
+    EXPECT_GT(x.grad().abs().max().item<double>(), 0);
+    EXPECT_FALSE(model->first->grouped_experts->up_proj->weight.grad().defined());
+  });
+}
+
+struct Adapter : nn::GroupedLinearAdapter {
+  at::Tensor forward(const at::Tensor& rows, const at::Tensor& /*ends*/) override { return rows; }
+};
+
+TEST(PartedDispatch, RefusesWhatItDoesNotSupport) {
+  const DeviceMeshParameters two{.data_parallel_shard = 2, .expert_parallel = 2};
+  const auto message = [&](int64_t parts, const std::function<void(Mixtures&)>& change) {
+    return problem_on(two, [&](DistributedContext& context) {
+      const auto model = std::make_shared<Mixtures>(Case{});
+      change(*model);
+      parallelize_experts(context, *model->first, parts);
+    });
+  };
+  EXPECT_THAT(
+      message(3, [](Mixtures&) {}),
+      HasSubstr("parallelism.expert_parallel_parts: the experts of a rank (4) must be a multiple of it, found 3"));
+  EXPECT_THAT(
+      message(
+          2,
+          [](Mixtures& model) {
+            model.first->grouped_experts->gate_proj->set_adapter("adapter", std::make_shared<Adapter>());
+          }),
+      HasSubstr("experts with adapters are computed all at once"));
+  EXPECT_THAT(
+      message(
+          2, [](Mixtures& model) { model.first->grouped_experts->gate_proj->set_float8(ops::Float8Recipe::rowwise); }),
+      HasSubstr("experts in float8 (float8.moe_fqns) are computed all at once"));
+}
+
+}  // namespace
+}  // namespace lehr::shard::test
