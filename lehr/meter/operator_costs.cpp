@@ -102,6 +102,8 @@ bool moves_nothing(std::string_view name) {
       "aten::alias",
       "aten::detach",
       "aten::detach_",
+      "detach",    // within aten::detach
+      "aten::to",  // a conversion is an operator within it
       "aten::unbind",
       "aten::split",
       "aten::chunk",

@@ -41,16 +41,21 @@ TEST_P(OperationsOn, BackwardOfAMatmulIsTwoMatmuls) {
 }
 
 TEST_P(OperationsOn, PointwiseOperatorsCountEachReadAndWriteOnce) {
-  const at::Tensor a = made({4, 6}), b = made({4, 6});
+  const at::Tensor a = made({4, 6}), b = made({4, 6}), trained = made({4, 6}).requires_grad_();
   OperationMeter meter;
   at::add(a, b);
   EXPECT_EQ(meter.counts().pointwise_bytes, 3 * 24 * 8);
   meter.reset();
-  a.t().view({6, 4}).narrow(0, 1, 2);
+  a.t().view({6, 4}).narrow(0, 1, 2).detach();
+  trained.detach();
+  b.to(at::kDouble);
   EXPECT_EQ(meter.counts().pointwise_bytes, 0);
   meter.reset();
   a.t().contiguous();  // a clone, which is a copy
   EXPECT_EQ(meter.counts().pointwise_bytes, 2 * 24 * 8);
+  meter.reset();
+  b.to(at::kFloat);
+  EXPECT_EQ(meter.counts().pointwise_bytes, 24 * (8 + 4));
   EXPECT_EQ(meter.counts().flops(), 0);
 }
 
