@@ -16,10 +16,18 @@ GroupedLinearImpl::GroupedLinearImpl(
   }
 }
 
-at::Tensor GroupedLinearImpl::forward(const at::Tensor& rows, const at::Tensor& ends) {
-  const at::Tensor output = float8_ ? ops::grouped_linear_float8(rows, weight, ends, bias, *float8_)
-                                    : ops::grouped_linear(rows, weight, ends, bias);
-  return adapter_ ? output + adapter_->forward(rows, ends) : output;
+at::Tensor GroupedLinearImpl::forward(const at::Tensor& rows, const at::Tensor& ends, GroupPart part) {
+  at::Tensor output;
+  if (part.weight != nullptr) {
+    const at::Tensor added = bias.defined() ? bias.narrow(0, part.first, ends.size(0)) : bias;
+    const auto matmuls = float8_ ? ops::float8_group_matmuls(*float8_) : nullptr;
+    output = part.weight->product(rows, ends, part.first, added, matmuls);
+  } else if (float8_) {
+    output = ops::grouped_linear_float8(rows, weight, ends, bias, *float8_);
+  } else {
+    output = ops::grouped_linear(rows, weight, ends, bias);
+  }
+  return adapter_ ? output + adapter_->forward(rows, ends, part.first) : output;
 }
 
 void GroupedLinearImpl::set_adapter(const std::string& name, std::shared_ptr<GroupedLinearAdapter> adapter) {
@@ -53,15 +61,32 @@ GroupedExpertsImpl::GroupedExpertsImpl(
   down_proj = register_module("down_proj", projection(intermediate_size, hidden_size));
 }
 
-at::Tensor GroupedExpertsImpl::forward(const at::Tensor& rows, const at::Tensor& ends) {
+GroupPart ExpertPart::of(const GroupedLinear& layer) const {
+  return weights == nullptr ? GroupPart{} : GroupPart{.weight = &weights->at(layer.get()), .first = first};
+}
+
+at::Tensor GroupedExpertsImpl::forward(const at::Tensor& rows, const at::Tensor& ends, ExpertPart part) {
+  const auto project = [&](const GroupedLinear& layer, const at::Tensor& input) {
+    return layer(input, ends, part.of(layer));
+  };
   if (clamp_) {
-    return down_proj(ops::clamped_swiglu(gate_up_proj(rows, ends), *clamp_), ends);
+    return project(down_proj, ops::clamped_swiglu(project(gate_up_proj, rows), *clamp_));
   }
   if (!gate_proj) {
-    return down_proj(relu_squared(up_proj(rows, ends)), ends);
+    return project(down_proj, relu_squared(project(up_proj, rows)));
   }
-  const at::Tensor gate = gate_proj(rows, ends);  // evaluated first: the order of function arguments is unspecified
-  return down_proj(ops::silu_mul(gate, up_proj(rows, ends)), ends);
+  const at::Tensor gate = project(gate_proj, rows);  // evaluated first: the order of arguments is unspecified
+  return project(down_proj, ops::silu_mul(gate, project(up_proj, rows)));
+}
+
+ExpertWeights GroupedExpertsImpl::weights() const {
+  ExpertWeights all;
+  for (const GroupedLinear& layer : {gate_proj, up_proj, gate_up_proj, down_proj}) {
+    if (layer) {
+      all.emplace(layer.get(), layer->weight);
+    }
+  }
+  return all;
 }
 
 }  // namespace lehr::nn

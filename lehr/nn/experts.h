@@ -1,10 +1,12 @@
 // The experts of an MoE layer: feed-forward blocks computed by grouped matmuls.
 #pragma once
 
+#include <map>
 #include <optional>
 
 #include "lehr/nn/module.h"
 #include "lehr/ops/clamped_swiglu/clamped_swiglu.h"
+#include "lehr/ops/grouped_linear/grouped_weight.h"
 #include "lehr/ops/linear_float8/linear_float8.h"
 #include "lehr/ops/token_permutation/token_permutation.h"
 
@@ -13,8 +15,16 @@ namespace lehr::nn {
 /// An adapter whose output is added to a GroupedLinear's, like LinearAdapter for a Linear.
 class GroupedLinearAdapter : public Module {
  public:
-  /// Maps token copies sorted by group, (N, in_features), to (N, out_features).
-  virtual at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends) = 0;
+  /// Maps token copies of the groups first, first + 1, ..., one for each of `ends`, (N, in_features), sorted by group,
+  /// to (N, out_features).
+  virtual at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends, int64_t first) = 0;
+};
+
+/// Which groups a grouped linear layer multiplies. All of them at once, or a part of them by a weight whose gradient is
+/// computed after all parts (GroupedExperts::weights).
+struct GroupPart {
+  const ops::GroupedWeight* weight = nullptr;  ///< Null: all groups.
+  int64_t first = 0;
 };
 
 /// One linear layer per group, with the weights in one tensor (groups, out_features, in_features).
@@ -27,8 +37,9 @@ class GroupedLinearImpl : public Module {
       Init init = Init::normal(0.02),
       bool with_bias = false);
 
-  /// Maps token copies sorted by group, (N, in_features), to (N, out_features); see ops::grouped_linear for `ends`.
-  at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends);
+  /// Maps token copies sorted by group, (N, in_features), to (N, out_features); see ops::grouped_linear for `ends`,
+  /// which has one value for each group of the part.
+  at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends, GroupPart part = {});
 
   /// See LinearImpl::set_adapter.
   void set_adapter(const std::string& name, std::shared_ptr<GroupedLinearAdapter> adapter);
@@ -57,6 +68,16 @@ struct ExpertOptions {
   bool relu_squared = false;  ///< Experts without a gate: ReluSquaredMlp (Nemotron-H); excludes a clamp.
 };
 
+/// The weights of experts in one forward pass that computes them in parts.
+using ExpertWeights = std::map<const GroupedLinearImpl*, ops::GroupedWeight>;
+
+/// Some experts: first, first + 1, ... Without weights, all of them at once.
+struct ExpertPart {
+  const ExpertWeights* weights = nullptr;
+  int64_t first = 0;
+  GroupPart of(const GroupedLinear& layer) const;
+};
+
 /// down_proj(silu(gate_proj(x)) * up_proj(x)) for every expert, down_proj(clamped_swiglu(gate_up_proj(x))), or
 /// down_proj(relu(up_proj(x))^2).
 class GroupedExpertsImpl : public Module {
@@ -68,10 +89,13 @@ class GroupedExpertsImpl : public Module {
       Init init = Init::normal(0.02),
       const ExpertOptions& options = {});
 
-  /// Maps token copies sorted by expert, (N, hidden_size), to (N, hidden_size).
-  at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends);
+  /// Maps token copies sorted by expert, (N, hidden_size), to (N, hidden_size). `ends` has one value for each expert of
+  /// the part; each expert must be in one part of a forward pass.
+  at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends, ExpertPart part = {});
 
-  const std::optional<ops::SwiGLUClamp>& clamp() const { return clamp_; }
+  /// The weights for a forward pass in parts. Call it before the rows of the first part are waited for
+  /// (ops/grouped_linear/grouped_weight.h).
+  ExpertWeights weights() const;
 
   GroupedLinear gate_proj{nullptr};     // null with a clamp, and without a gate
   GroupedLinear up_proj{nullptr};       // null with a clamp

@@ -132,8 +132,12 @@ LoraGroupedLinear::LoraGroupedLinear(
   declare_parameter("B", B, {num_groups, out_features, settings.r}, nn::Init::zeros());
 }
 
-at::Tensor LoraGroupedLinear::forward(const at::Tensor& rows, const at::Tensor& ends) {
-  return ops::grouped_linear(ops::grouped_linear(rows, A, ends) * settings_.scaling(), B, ends);
+at::Tensor LoraGroupedLinear::forward(const at::Tensor& rows, const at::Tensor& ends, int64_t first) {
+  const auto of_groups = [&](const at::Tensor& matrices) {
+    const int64_t groups = ends.size(0);
+    return groups == matrices.size(0) ? matrices : matrices.narrow(0, first, groups);  // a leaf defers its gradient
+  };
+  return ops::grouped_linear(ops::grouped_linear(rows, of_groups(A), ends) * settings_.scaling(), of_groups(B), ends);
 }
 
 }  // namespace lehr::peft

@@ -72,8 +72,7 @@ class LoraGroupedLinear : public nn::GroupedLinearAdapter, public LoraAdapter {
   LoraGroupedLinear(
       const std::string& name, int64_t num_groups, int64_t in_features, int64_t out_features, const Lora& settings);
 
-  /// Maps token copies sorted by group, (N, in_features), to (N, out_features).
-  at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends) override;
+  at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends, int64_t first) override;
 };
 
 }  // namespace lehr::peft

@@ -40,7 +40,8 @@ const StagePieces* MeshStages::pieces(
   if (is_new) {
     const MeshPoint point{
         .mesh = {.context_parallel = layout.cp, .tensor_parallel = layout.tp, .expert_parallel = layout.ep},
-        .rows = rows};
+        .rows = rows,
+        .expert_parts = layout.expert_parts};
     const Trade trade{.checkpointing = checkpointing, .reduce_each = reduce_each};
     try {
       entry->second = std::make_unique<StagePieces>(with_choices(config_, point, trade, {}), spec_);
@@ -79,12 +80,11 @@ double MeshStages::tokens_of_experts(const StagePieces& from, const MeshPoint& p
 }
 
 namespace {
-// Without the copies of all-gathered parameters, which a mesh may do once per step, or not need at all: of each whole
-// parameter, a read and a write, and of this rank's shard in float32, a read and a write in the compute dtype.
+// Without the copies of all-gathered parameters, which a mesh may do once per step, or not need at all.
 ActionMeasurement without_gathers(ActionMeasurement action) {
   for (const Communication& one : action.communication) {
     if (one.collective == "all_gather" && one.axes != mesh::axis::tp) {
-      action.pointwise_bytes -= 2 * one.bytes * one.group_size + 3 * one.bytes;
+      action.pointwise_bytes -= bytes_of_copies(one) + one.bytes;  // with a cast
     }
   }
   action.pointwise_bytes = std::max<int64_t>(0, action.pointwise_bytes);
@@ -94,7 +94,7 @@ ActionMeasurement without_gathers(ActionMeasurement action) {
 
 double MeshStages::least_seconds(const MeshPoint& point) {
   const auto& mesh = point.mesh;
-  const LayerLayout layout{.tp = mesh.tensor_parallel, .ep = mesh.expert_parallel};
+  const LayerLayout layout{.tp = mesh.tensor_parallel, .ep = mesh.expert_parallel, .expert_parts = point.expert_parts};
   const StagePieces* from = pieces(layout, point.rows, "none", /*reduce_each=*/false);
   if (from == nullptr) {
     return kNever;

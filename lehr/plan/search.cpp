@@ -1,13 +1,13 @@
 #include "lehr/plan/search.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <tuple>
 
 #include "lehr/base/error.h"
+#include "lehr/nn/moe.h"
 #include "lehr/pipeline/check_program.h"
 #include "lehr/pipeline/communication.h"
 #include "lehr/plan/mesh_stages.h"
@@ -36,14 +36,17 @@ class Search {
         !args_->is_heterogeneous(),
         "lehr plan --search: one measured layer stands for all layers, but the layers of this model differ "
         "(block_configs in its config.json); plan single meshes");
-    num_layers_ = args_->build({})->num_local_layers();
+    const auto model = args_->build({});
+    num_layers_ = model->num_local_layers();
     stages_.set_layers(num_layers_);
-    has_experts_ = args_->has_experts();
+    for (const nn::MoELayerImpl* layer : nn::moe_layers(*model)) {
+      num_experts_ = layer->num_experts();
+    }
   }
 
   const std::string& why_not() const { return stages_.why_not; }
   int64_t num_layers() const { return num_layers_; }
-  bool has_experts() const { return has_experts_; }
+  int64_t num_experts() const { return num_experts_; }
 
   void run(const std::vector<MeshPoint>& points, const PlanProgress& progress) {
     std::vector<std::pair<double, const MeshPoint*>> order;
@@ -64,7 +67,7 @@ class Search {
     told();
     // In the order of the lower bounds, so that the first hopeless mesh ends the search.
     for (const auto& [least, point] : order) {
-      if (least >= cutoff()) {
+      if (least >= cutoff_) {
         break;
       }
       try_point(*point);
@@ -102,8 +105,6 @@ class Search {
         m.tensor_parallel,
         m.expert_parallel};
   }
-  // Seconds of the slowest mesh that would still be returned; infinite until enough meshes are known.
-  double cutoff() const { return cutoff_; }
   void remember(const Found& one) {
     std::vector<Found>& ways = by_mesh_[key_of(one.point.mesh)];
     const auto slower = [&](const Found& other) { return other.seconds > one.seconds; };
@@ -188,7 +189,7 @@ class Search {
     // Cheap checks first: a bound of the time, legality, a bound of the memory, then the simulation.
     const auto known = by_mesh_.find(key_of(mesh));
     const bool full = known != by_mesh_.end() && known->second.size() == kPerMesh;
-    const double to_beat = std::min(cutoff(), full ? known->second.back().seconds : kNever);
+    const double to_beat = std::min(cutoff_, full ? known->second.back().seconds : kNever);
     if (least_seconds(one, placement, stages) >= to_beat) {
       return true;  // too slow, whether it fits or not
     }
@@ -316,12 +317,12 @@ class Search {
   const Machine& machine_;
   size_t best_;
   int64_t num_layers_ = 0;
-  bool has_experts_ = false;
+  int64_t num_experts_ = 0;
   std::unique_ptr<descriptor::ModelArgs> args_;
   std::map<std::pair<int64_t, std::string>, std::vector<int64_t>> chosen_layers_;  // by number of stages, checkpointing
   MeshStages stages_;
   std::map<MeshKey, std::vector<Found>> by_mesh_;  // the fastest ones of each, best first
-  double cutoff_ = kNever;
+  double cutoff_ = kNever;  // seconds of the slowest mesh that would still be returned, once enough are known
   std::map<std::tuple<MeshKey, int64_t>, bool> legal_;
   std::map<std::tuple<pipeline::Schedule, int64_t, int64_t, int64_t>, TimedProgram> programs_;
 };
@@ -352,7 +353,7 @@ SearchResult search_plans(
     require(r >= 1, "search: expected micro-batches of at least 1 sequence, found {}", r);
   }
   Search search(config, spec, machine, options.best);
-  const auto points = all_meshes(config, options.devices, search.num_layers(), search.has_experts(), rows);
+  const auto points = all_meshes(config, options.devices, search.num_layers(), search.num_experts(), rows);
   require(
       !points.empty(),
       "search: no mesh of {} devices divides training.global_batch_size = {} evenly into micro-batches of {} sequences",

@@ -1,5 +1,7 @@
 #include "lehr/plan/search_space.h"
 
+#include <numeric>
+
 #include "lehr/base/error.h"
 
 namespace lehr::plan {
@@ -20,7 +22,7 @@ std::vector<MeshPoint> all_meshes(
     const train::TrainConfig& config,
     int64_t devices,
     int64_t num_layers,
-    bool has_experts,
+    int64_t num_experts,
     const std::vector<int64_t>& rows) {
   const train::TrainingConfig& training = config.training;
   std::vector<MeshPoint> points;
@@ -35,7 +37,7 @@ std::vector<MeshPoint> all_meshes(
         }
         const int64_t data = devices / tp / cp / pp;
         for (const int64_t shard : divisors(data)) {
-          for (const int64_t ep : has_experts ? divisors(shard * cp * tp) : std::vector<int64_t>{1}) {
+          for (const int64_t ep : num_experts > 0 ? divisors(shard * cp * tp) : std::vector<int64_t>{1}) {
             for (const int64_t r : rows) {
               if (training.global_batch_size % (data * r) == 0) {
                 points.push_back(
@@ -47,7 +49,9 @@ std::vector<MeshPoint> all_meshes(
                           .tensor_parallel = tp,
                           .expert_parallel = ep},
                      .rows = r,
-                     .microbatches = training.global_batch_size / data / r});
+                     .microbatches = training.global_batch_size / data / r,
+                     .expert_parts =
+                         ep > 1 ? std::gcd(config.parallelism.expert_parallel_parts, num_experts / ep) : 1});
               }
             }
           }
@@ -118,6 +122,7 @@ train::TrainConfig with_choices(
   p.context_parallel_degree = point.mesh.context_parallel;
   p.tensor_parallel_degree = point.mesh.tensor_parallel;
   p.expert_parallel_degree = point.mesh.expert_parallel;
+  p.expert_parallel_parts = point.expert_parts;
   p.pipeline_parallel_degree = point.mesh.pipeline_parallel;
   p.fsdp_reshard_after_forward = trade.reshard;
   p.fsdp_reduce_each_microbatch = trade.reduce_each;

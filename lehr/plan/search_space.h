@@ -15,6 +15,7 @@ struct LayerLayout {
   int64_t tp = 1;
   int64_t cp = 1;
   int64_t ep = 1;
+  int64_t expert_parts = 1;
   auto operator<=>(const LayerLayout&) const = default;
 };
 
@@ -23,8 +24,11 @@ struct MeshPoint {
   mesh::DeviceMeshParameters mesh;
   int64_t rows = 1;          ///< Sequences per micro-batch.
   int64_t microbatches = 1;  ///< Per step, on each rank.
+  int64_t expert_parts = 1;  ///< parallelism.expert_parallel_parts
 
-  LayerLayout layout() const { return {mesh.tensor_parallel, mesh.context_parallel, mesh.expert_parallel}; }
+  LayerLayout layout() const {
+    return {mesh.tensor_parallel, mesh.context_parallel, mesh.expert_parallel, expert_parts};
+  }
 };
 
 /// Further choices that trade time against memory.
@@ -37,12 +41,13 @@ struct Trade {
 };
 
 /// Returns all meshes of `devices` that divide batch and sequences evenly (with at most `num_layers` pipeline ranks),
-/// for each micro-batch size of `rows`. Expert parallelism is tried only if the model has experts.
+/// for each micro-batch size of `rows`. Expert parallelism is tried only if the model has experts; a rank's experts are
+/// computed in the config's number of parts, or in the largest divisor of it that divides them.
 std::vector<MeshPoint> all_meshes(
     const train::TrainConfig& config,
     int64_t devices,
     int64_t num_layers,
-    bool has_experts,
+    int64_t num_experts,
     const std::vector<int64_t>& rows);
 
 /// Returns all kinds of activation checkpointing, least recomputation first, times reshard policies, times reductions

@@ -107,12 +107,18 @@ void scale_shards(ActionMeasurement& action, double factor) {
   for (Communication& one : action.communication) {
     // The input of an all-gather is a rank's shard; the input of a reduction is the whole tensor.
     if (shares_weights(one) && one.collective == "all_gather") {
+      action.pointwise_bytes -= bytes_of_copies(one);
       one.bytes = scaled(one.bytes, factor);
       one.group_size = scaled(one.group_size, 1 / factor);
+      action.pointwise_bytes += bytes_of_copies(one);
     }
   }
 }
 }  // namespace
+
+int64_t bytes_of_copies(const Communication& gather) {
+  return 2 * gather.bytes * (gather.group_size + 1);
+}
 
 StagePieces::StagePieces(const train::TrainConfig& config, const train::TrainSpec& spec) {
   train::TrainConfig small = config;
@@ -234,14 +240,20 @@ void StagePieces::change_policy(StageMeasurement& stage, shard::ReshardPolicy po
   // never: backward needs no all-gathers, and in a pipeline neither does forward (cost_model.cpp adds one per step).
   // always: backward repeats those of forward.
   for (auto action : kActions) {
-    std::erase_if((stage.*action).communication, [&](const Communication& one) {
+    ActionMeasurement& measured = stage.*action;
+    std::erase_if(measured.communication, [&](const Communication& one) {
       const bool of_forward = action == &StageMeasurement::forward;
-      return is_gather(one) && (never ? pipelined || !of_forward : !of_forward);
+      const bool erased = is_gather(one) && (never ? pipelined || !of_forward : !of_forward);
+      measured.pointwise_bytes -= erased ? bytes_of_copies(one) : 0;
+      return erased;
     });
   }
   if (!never) {
     for (auto action : {&StageMeasurement::backward, &StageMeasurement::backward_input}) {
-      (stage.*action).communication.insert((stage.*action).communication.end(), gathers.begin(), gathers.end());
+      for (const Communication& one : gathers) {
+        (stage.*action).communication.push_back(one);
+        (stage.*action).pointwise_bytes += bytes_of_copies(one);
+      }
     }
     stage.gathered_after_forward = 0;
     return;

@@ -20,6 +20,10 @@ struct StageShape {
   auto operator<=>(const StageShape&) const = default;
 };
 
+/// Returns the bytes that an all-gather of parameters copies: a read and a write of the whole parameters, and of this
+/// rank's shards. (A cast of the shards from float32 reads as much again.)
+int64_t bytes_of_copies(const Communication& gather);
+
 /// The stages of a model for one layout of its layers (tp, cp, ep). Measures stages of one and two layers with one
 /// micro-batch size, and extrapolates linearly in the number of layers and in the number of ranks that share the
 /// parameters.

@@ -17,7 +17,7 @@ namespace lehr::shard {
 /// Lays the experts' parameters out as shard(0) on axis ep, including those of adapters that are attached already, and
 /// dispatches tokens over ep. Call it before memory is allocated. With one ep rank nothing is sent, but the parameters
 /// are in the expert domain all the same: they are fully sharded over ep_shard, which covers the ranks of tp too. Does
-/// nothing on one device. The experts of a rank are computed in `parts` (shard/parted_dispatch.h). Throws a usage error
+/// nothing on one device. The experts of a rank are computed in `parts` (shard/expert_dispatch.h). Throws a usage error
 /// if num_experts is not a multiple of the ranks, and the experts of a rank not one of `parts`. `context` must outlive
 /// the layer.
 void parallelize_experts(mesh::DistributedContext& context, nn::MoELayerImpl& layer, int64_t parts = 1);

@@ -90,8 +90,7 @@ void visit_exchanges(ParallelismConfig& c, FieldVisitor& v) {
       "expert_parallel_parts",
       c.expert_parallel_parts,
       "With expert_parallel_degree above 1: compute the experts of a rank in this many parts, which must divide their "
-      "number. The all-to-all of one part overlaps with the matmuls of another. Not with float8.moe_fqns or adapters of "
-      "experts.",
+      "number. The all-to-all of one part overlaps with the matmuls of another.",
       positive());
   v.choice(
       "fsdp_reshard_after_forward",

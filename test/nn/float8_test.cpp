@@ -107,7 +107,9 @@ TEST(Float8Experts, UseFloat8IfTheyAreNamedAndTheirSizesFit) {
 }
 
 struct GroupedHalf : GroupedLinearAdapter {
-  at::Tensor forward(const at::Tensor& rows, const at::Tensor& /*ends*/) override { return rows.narrow(-1, 0, 16) / 2; }
+  at::Tensor forward(const at::Tensor& rows, const at::Tensor& /*ends*/, int64_t /*first*/) override {
+    return rows.narrow(-1, 0, 16) / 2;
+  }
 };
 
 TEST(Float8Experts, ComputeTheOperatorWithBiasAndKeepAdaptersInHighPrecision) {

@@ -33,7 +33,7 @@ struct Adapter : nn::GroupedLinearAdapter {
   explicit Adapter(int64_t experts) {
     declare_parameter("matrix", matrix, {experts, 5, kHidden}, nn::Init::normal(0.3));
   }
-  at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends) override {
+  at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends, int64_t /*first*/) override {
     return ops::grouped_linear(rows, matrix, ends);
   }
   at::Tensor matrix;

@@ -356,6 +356,15 @@ void draw_tied(Dice& dice, Draw& draw) {
   }
 }
 
+// Experts in parts, of which a rank has eight over its number; the second mesh has the same setting.
+void draw_expert_parts(Dice& dice, Draw& draw) {
+  const int64_t most = std::max(draw.mesh.ep, draw.then ? draw.then->ep : 1);
+  if (draw.mesh.ep > 1 && dice.chance(0.5) && dice.allows(most == 8)) {
+    const std::string parts = dice.one_of<std::string>({"2", most == 2 ? "4" : "2"});
+    draw.on_mesh.emplace_back("parallelism.expert_parallel_parts", parts);
+  }
+}
+
 // Settings that change where the second mesh takes over.
 void draw_changes(Dice& dice, Draw& draw) {
   if (!draw.then || !dice.chance(0.5)) {
@@ -443,6 +452,7 @@ Draw draw_run(
   }
   draw_mtp(dice, draw);  // last, so that draws of other families are the same without it
   draw_tied(dice, draw);
+  draw_expert_parts(dice, draw);
   return draw;
 }
 

@@ -76,6 +76,7 @@ FeatureSet features(const Draw& draw) {
   add(recipe == "rowwise_with_gw_hp", "float8_gw_hp");
   add(!draw.value("float8.moe_fqns").empty(), "float8_experts");
   add(true, recomputation(draw));
+  add(!draw.value("parallelism.expert_parallel_parts").empty(), "expert_parts");
   add(draw.value("parallelism.fsdp_cpu_offload") == "true", "cpu_offload");
   add(!draw.value("reliability.recompute_every_n_steps").empty(), "recomputed_steps");
   return found;

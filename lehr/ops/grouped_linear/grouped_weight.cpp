@@ -26,6 +26,7 @@ using Holder = c10::intrusive_ptr<torch::CustomClassHolder>;
 struct Operands {
   int64_t first;
   at::Tensor grad, input, ends;
+  c10::intrusive_ptr<GroupMatmuls> matmuls;
 };
 
 // What backward of the parts hands to the node of the weight.
@@ -34,8 +35,9 @@ struct Handed : torch::CustomClassHolder {
   std::vector<Operands> parts;
 };
 
-c10::intrusive_ptr<Handed> handed_of(const AutogradContext& ctx) {
-  return c10::static_intrusive_pointer_cast<Handed>(ctx.saved_data.at("handed").toCapsule());
+template <class T>
+c10::intrusive_ptr<T> held(const AutogradContext& ctx, const char* key) {
+  return c10::static_intrusive_pointer_cast<T>(ctx.saved_data.at(key).toCapsule());
 }
 
 at::Tensor gradient_of(const std::vector<Operands>& parts, int64_t groups) {
@@ -44,7 +46,7 @@ at::Tensor gradient_of(const std::vector<Operands>& parts, int64_t groups) {
   for (const Operands& part : parts) {
     invariant(part.first == covered, "grouped weight: no part has group {} of {}", covered, groups);
     covered += part.ends.size(0);
-    gradients.push_back(weight_gradient_of_groups(part.grad, part.input, part.ends));
+    gradients.push_back(part.matmuls->weight_gradient(part.grad, part.input, part.ends));
   }
   invariant(covered == groups, "grouped weight: the parts have {} of {} groups", covered, groups);
   return gradients.size() == 1 ? gradients.front() : at::cat(gradients);
@@ -63,7 +65,7 @@ struct Weight : torch::autograd::Function<Weight> {
   static variable_list backward(AutogradContext* ctx, const variable_list& /*grads*/) {
     const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_weight_backward");
     refuse_double_backward("grouped_weight");
-    std::vector<Operands> parts = std::exchange(handed_of(*ctx)->parts, {});
+    std::vector<Operands> parts = std::exchange(held<Handed>(*ctx, "handed")->parts, {});
     std::sort(parts.begin(), parts.end(), [](const Operands& a, const Operands& b) { return a.first < b.first; });
     const at::Tensor weight = ctx->get_saved_variables().front();
     const int64_t groups = weight.size(0);
@@ -80,12 +82,14 @@ struct Product : torch::autograd::Function<Product> {
       const at::Tensor& ends,
       const std::optional<at::Tensor>& bias,
       int64_t first,
-      const Holder& handed) {
+      const Holder& handed,
+      const Holder& matmuls) {
     const at::Tensor added = bias.value_or(at::Tensor());
     ctx->save_for_backward({save_operand(ctx, "input", input, weight), weight, ends, added});
     ctx->saved_data["first"] = first;
     ctx->saved_data["handed"] = c10::IValue::make_capsule(handed);
-    return product_of_groups(input, weight.narrow(0, first, ends.size(0)), ends, added);
+    ctx->saved_data["matmuls"] = c10::IValue::make_capsule(matmuls);
+    return held<GroupMatmuls>(*ctx, "matmuls")->product(input, weight.narrow(0, first, ends.size(0)), ends, added);
   }
 
   static at::Tensor recompute(AutogradContext* ctx) {
@@ -93,7 +97,8 @@ struct Product : torch::autograd::Function<Product> {
     const Recomputed counted;
     const auto saved = ctx->get_saved_variables();
     const at::Tensor weight = saved[1].narrow(0, ctx->saved_data["first"].toInt(), saved[2].size(0));
-    return product_of_groups(saved_or_recomputed(ctx, "input", saved[0]), weight, saved[2], saved[3]);
+    const at::Tensor input = saved_or_recomputed(ctx, "input", saved[0]);
+    return held<GroupMatmuls>(*ctx, "matmuls")->product(input, weight, saved[2], saved[3]);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -103,19 +108,20 @@ struct Product : torch::autograd::Function<Product> {
     const at::Tensor& ends = saved[2];
     const int64_t first = ctx->saved_data["first"].toInt();
     const at::Tensor grad = grads[0].contiguous();
+    const auto matmuls = held<GroupMatmuls>(*ctx, "matmuls");
     at::Tensor grad_input;
     if (ctx->needs_input_grad(0)) {
-      grad_input = input_gradient_of_groups(grad, saved[1].detach().narrow(0, first, ends.size(0)), ends);
+      grad_input = matmuls->input_gradient(grad, saved[1].detach().narrow(0, first, ends.size(0)), ends);
     }
     if (ctx->needs_input_grad(1)) {
-      const auto handed = handed_of(*ctx);
-      Operands operands{first, grad, saved_or_recomputed(ctx, "input", saved[0]), ends};
+      const auto handed = held<Handed>(*ctx, "handed");
+      Operands operands{first, grad, saved_or_recomputed(ctx, "input", saved[0]), ends, matmuls};
       const std::lock_guard lock(handed->mutex);
       handed->parts.push_back(std::move(operands));
     }
     const at::Tensor grad_bias =
         saved[3].defined() && ctx->needs_input_grad(3) ? bias_gradient_of_groups(grad, ends) : at::Tensor();
-    return {grad_input, at::Tensor(), at::Tensor(), grad_bias, at::Tensor(), at::Tensor()};
+    return {grad_input, at::Tensor(), at::Tensor(), grad_bias, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 }  // namespace
@@ -127,16 +133,23 @@ GroupedWeight::GroupedWeight(const at::Tensor& weight) : operands_(c10::make_int
 }
 
 at::Tensor GroupedWeight::product(
-    const at::Tensor& input, const at::Tensor& ends, int64_t first, const at::Tensor& bias) const {
+    const at::Tensor& input,
+    const at::Tensor& ends,
+    int64_t first,
+    const at::Tensor& bias,
+    c10::intrusive_ptr<GroupMatmuls> matmuls) const {
   const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_weight_product");
   const at::Tensor weight = weight_.detach().narrow(0, first, ends.size(0));
   check_grouped_linear("grouped_weight", input, weight, ends, bias);
   const at::Tensor read = cuda::multiplies_groups(input) || ends.is_meta() ? ends : ends.cpu();
+  if (!matmuls) {
+    matmuls = c10::make_intrusive<GroupMatmuls>();
+  }
   if (!will_differentiate(input, weight_) && !(bias.defined() && will_differentiate(bias))) {
-    return product_of_groups(input, weight, read, bias);
+    return matmuls->product(input, weight, read, bias);
   }
   const std::optional<at::Tensor> added = bias.defined() ? std::optional(bias) : std::nullopt;
-  return recomputable_matmul<Product>(Product::apply(input, weight_, read, added, first, operands_));
+  return recomputable_matmul<Product>(Product::apply(input, weight_, read, added, first, operands_, Holder(matmuls)));
 }
 
 }  // namespace lehr::ops

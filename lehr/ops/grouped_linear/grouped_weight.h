@@ -3,6 +3,7 @@
 #pragma once
 
 #include "lehr/base/torch.h"
+#include "lehr/ops/grouped_linear/groups.h"
 
 namespace lehr::ops {
 
@@ -21,9 +22,15 @@ class GroupedWeight {
  public:
   explicit GroupedWeight(const at::Tensor& weight);
 
-  /// grouped_linear() of the groups [first, first + ends.size(0)). `bias`, if defined, has a row for each of them.
-  /// Every group must be in one part; backward must reach all parts.
-  at::Tensor product(const at::Tensor& input, const at::Tensor& ends, int64_t first, const at::Tensor& bias = {}) const;
+  /// grouped_linear() of the groups [first, first + ends.size(0)), by the `matmuls` of another precision if they are
+  /// not null. `bias`, if defined, has a row for each of these groups. Every group must be in one part; backward must
+  /// reach all parts.
+  at::Tensor product(
+      const at::Tensor& input,
+      const at::Tensor& ends,
+      int64_t first,
+      const at::Tensor& bias = {},
+      c10::intrusive_ptr<GroupMatmuls> matmuls = {}) const;
 
  private:
   c10::intrusive_ptr<torch::CustomClassHolder> operands_;  // of the weight's gradient

@@ -90,4 +90,19 @@ at::Tensor bias_gradient_of_groups(const at::Tensor& grad, const at::Tensor& end
   return gradient;
 }
 
+at::Tensor GroupMatmuls::product(
+    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias) const {
+  return product_of_groups(input, weight, ends, bias);
+}
+
+at::Tensor GroupMatmuls::input_gradient(
+    const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends) const {
+  return input_gradient_of_groups(grad, weight, ends);
+}
+
+at::Tensor GroupMatmuls::weight_gradient(
+    const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends) const {
+  return weight_gradient_of_groups(grad, input, ends);
+}
+
 }  // namespace lehr::ops

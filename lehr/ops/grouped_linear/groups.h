@@ -6,6 +6,15 @@
 
 namespace lehr::ops {
 
+/// The matmuls of a grouped linear layer in one precision: those below, or those in float8
+/// (ops/grouped_linear_float8/grouped_linear_float8.h). The weight's gradient must not depend on other groups.
+struct GroupMatmuls : torch::CustomClassHolder {
+  virtual at::Tensor product(
+      const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias) const;
+  virtual at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends) const;
+  virtual at::Tensor weight_gradient(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends) const;
+};
+
 /// Throws a usage error that begins with `name` unless the arguments are those of ops/grouped_linear/grouped_linear.h.
 void check_grouped_linear(
     const char* name,

@@ -25,12 +25,26 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Maximum = Float8Split::Maximum;
+using Holder = c10::intrusive_ptr<torch::CustomClassHolder>;
 
-constexpr const char* kRecipe = "recipe";
-constexpr const char* kSplit = "split";
+constexpr const char* kMatmuls = "matmuls";
+
+void check_on_device(const at::Tensor& input, const at::Tensor& weight) {
+  const bool on_device = cuda::multiplies_groups(input);
+  require(
+      on_device || !input.is_cuda(),
+      "grouped_linear_float8: expected rows of BFloat16, as a GPU requires, found {}",
+      c10::toString(input.scalar_type()));
+  require(
+      !on_device || (weight.size(1) % kFloat8Multiple == 0 && weight.size(2) % kFloat8Multiple == 0),
+      "grouped_linear_float8: expected weights whose sizes are multiples of {}, as a GPU requires, found {}",
+      kFloat8Multiple,
+      shape_of(weight));
+}
 
 at::Tensor forward_product(
     const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias) {
+  check_on_device(input, weight);
   if (cuda::multiplies_groups(input)) {
     const at::Tensor output = cuda::grouped_float8_product(input, weight, ends);
     return bias.defined() ? cuda::add_group_bias_(output, bias, ends) : output;
@@ -96,11 +110,28 @@ at::Tensor float8_weight_gradient(
       });
 }
 
-// Returns the split that a node's forward saved, or an empty one.
-c10::intrusive_ptr<Float8Split> split_of(AutogradContext* ctx) {
-  const c10::IValue& saved = ctx->saved_data[kSplit];
-  return saved.isCapsule() ? c10::static_intrusive_pointer_cast<Float8Split>(saved.toCapsule())
-                           : c10::make_intrusive<Float8Split>();
+struct Float8Matmuls : GroupMatmuls {
+  explicit Float8Matmuls(Float8Recipe one) : recipe(one), split(Float8SplitScope::current()) {}
+
+  at::Tensor product(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias)
+      const override {
+    return forward_product(input, weight, ends, bias);
+  }
+  at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends) const override {
+    return ops::input_gradient(grad, weight, ends);
+  }
+  at::Tensor weight_gradient(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends) const override {
+    return recipe == Float8Recipe::rowwise
+               ? float8_weight_gradient(grad, input, ends, split ? split->tokens : Maximum())
+               : weight_gradient_of_groups(grad, input, ends);
+  }
+
+  Float8Recipe recipe;
+  c10::intrusive_ptr<Float8Split> split;
+};
+
+c10::intrusive_ptr<GroupMatmuls> matmuls_of(AutogradContext* ctx) {
+  return c10::static_intrusive_pointer_cast<GroupMatmuls>(ctx->saved_data[kMatmuls].toCapsule());
 }
 
 struct GroupedLinearFloat8 : torch::autograd::Function<GroupedLinearFloat8> {
@@ -111,22 +142,19 @@ struct GroupedLinearFloat8 : torch::autograd::Function<GroupedLinearFloat8> {
       const at::Tensor& weight,
       const at::Tensor& ends,
       const std::optional<at::Tensor>& bias,
-      Float8Recipe recipe) {
+      const Holder& matmuls) {
     const at::Tensor added = bias.value_or(at::Tensor());
     ctx->save_for_backward({save_operand(ctx, "input", input, weight), weight, ends, added});
-    ctx->saved_data[kRecipe] = static_cast<int64_t>(recipe);
-    if (const auto split = Float8SplitScope::current()) {
-      ctx->saved_data[kSplit] = c10::IValue::make_capsule(split);
-    }
+    ctx->saved_data[kMatmuls] = c10::IValue::make_capsule(matmuls);
     note_weight_gradients(ctx, weight);
-    return forward_product(input, weight, ends, added);
+    return matmuls_of(ctx)->product(input, weight, ends, added);
   }
 
   static at::Tensor recompute(AutogradContext* ctx) {
     const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear_float8_again");
     const Recomputed counted;
     const auto saved = ctx->get_saved_variables();
-    return forward_product(saved_or_recomputed(ctx, "input", saved[0]), saved[1], saved[2], saved[3]);
+    return matmuls_of(ctx)->product(saved_or_recomputed(ctx, "input", saved[0]), saved[1], saved[2], saved[3]);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -136,18 +164,16 @@ struct GroupedLinearFloat8 : torch::autograd::Function<GroupedLinearFloat8> {
     const at::Tensor& weight = saved[1];
     const at::Tensor& ends = saved[2];
     const at::Tensor grad = grads[0].contiguous();
-    const auto recipe = static_cast<Float8Recipe>(ctx->saved_data[kRecipe].toInt());
+    const auto matmuls = matmuls_of(ctx);
     at::Tensor grad_input;
     at::Tensor grad_weight;
     if (ctx->needs_input_grad(0)) {
-      grad_input = input_gradient(grad, weight, ends);
+      grad_input = matmuls->input_gradient(grad, weight, ends);
     }
     if (ctx->needs_input_grad(1)) {
       const at::Tensor input = saved_or_recomputed(ctx, "input", saved[0]);
-      grad_weight = weight_gradient(ctx, weight, [grad, input, ends, recipe, split = split_of(ctx)] {
-        return recipe == Float8Recipe::rowwise ? float8_weight_gradient(grad, input, ends, split->tokens)
-                                               : weight_gradient_of_groups(grad, input, ends);
-      });
+      grad_weight = weight_gradient(
+          ctx, weight, [grad, input, ends, matmuls] { return matmuls->weight_gradient(grad, input, ends); });
     }
     const at::Tensor grad_bias =
         saved[3].defined() && ctx->needs_input_grad(3) ? bias_gradient_of_groups(grad, ends) : at::Tensor();
@@ -155,6 +181,10 @@ struct GroupedLinearFloat8 : torch::autograd::Function<GroupedLinearFloat8> {
   }
 };
 }  // namespace
+
+c10::intrusive_ptr<GroupMatmuls> float8_group_matmuls(Float8Recipe recipe) {
+  return c10::make_intrusive<Float8Matmuls>(recipe);
+}
 
 at::Tensor grouped_linear_float8(
     const at::Tensor& input,
@@ -167,22 +197,13 @@ at::Tensor grouped_linear_float8(
   }
   const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear_float8");
   check_grouped_linear("grouped_linear_float8", input, weight, ends, bias);
-  const bool on_device = cuda::multiplies_groups(input);
-  require(
-      on_device || !input.is_cuda(),
-      "grouped_linear_float8: expected rows of BFloat16, as a GPU requires, found {}",
-      c10::toString(input.scalar_type()));
-  require(
-      !on_device || (weight.size(1) % kFloat8Multiple == 0 && weight.size(2) % kFloat8Multiple == 0),
-      "grouped_linear_float8: expected weights whose sizes are multiples of {}, as a GPU requires, found {}",
-      kFloat8Multiple,
-      shape_of(weight));
   const bool differentiated = will_differentiate(input, weight) || (bias.defined() && will_differentiate(bias));
   const std::optional<at::Tensor> added = bias.defined() ? std::optional(bias) : std::nullopt;
-  const at::Tensor read = on_device || ends.is_meta() ? ends : ends.cpu();
-  return differentiated
-             ? recomputable_matmul<GroupedLinearFloat8>(GroupedLinearFloat8::apply(input, weight, read, added, recipe))
-             : forward_product(input, weight, read, bias);
+  const at::Tensor read = cuda::multiplies_groups(input) || ends.is_meta() ? ends : ends.cpu();
+  const auto matmuls = float8_group_matmuls(recipe);
+  return differentiated ? recomputable_matmul<GroupedLinearFloat8>(
+                              GroupedLinearFloat8::apply(input, weight, read, added, Holder(matmuls)))
+                        : matmuls->product(input, weight, read, bias);
 }
 
 void require_grouped_float8(at::Device device, at::ScalarType type, const char* subject) {

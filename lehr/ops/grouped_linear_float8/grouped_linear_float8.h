@@ -3,6 +3,7 @@
 
 #include <tuple>
 
+#include "lehr/ops/grouped_linear/groups.h"
 #include "lehr/ops/linear_float8/linear_float8.h"
 
 namespace lehr::ops {
@@ -29,6 +30,10 @@ at::Tensor grouped_linear_float8(
     const at::Tensor& ends,
     const at::Tensor& bias = {},
     Float8Recipe recipe = Float8Recipe::rowwise);
+
+/// The matmuls of grouped_linear_float8 in the current Float8SplitScope, for experts that are computed in parts
+/// (ops/grouped_linear/grouped_weight.h). `product` throws the errors for sizes and dtypes on a GPU.
+c10::intrusive_ptr<GroupMatmuls> float8_group_matmuls(Float8Recipe recipe);
 
 /// Throws a usage error that begins with `subject` if grouped_linear_float8 cannot run on `device` in that dtype: if
 /// the device is neither a CPU nor a GPU, or is a GPU that fails at small matmuls, or the dtype is not bfloat16 there.

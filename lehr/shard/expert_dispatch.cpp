@@ -1,11 +1,12 @@
-#include "lehr/shard/parted_dispatch.h"
+#include "lehr/shard/expert_dispatch.h"
 
 #include <utility>
 
 #include "lehr/memory/async_copy.h"
 #include "lehr/meter/on_meta.h"
-#include "lehr/nn/expert_parts.h"
-#include "lehr/shard/parted_all_to_all.h"
+#include "lehr/meter/operator_watch.h"
+#include "lehr/nn/experts.h"
+#include "lehr/shard/expert_all_to_all.h"
 
 namespace lehr::shard {
 
@@ -58,7 +59,9 @@ Counts exchange_counts(const at::Tensor& counts, const Shape& shape, const mesh:
       .sums = AsyncCopy(at::stack({counts.view(sizes), arriving.view(sizes)}).sum(-1))};
 }
 
-// Waits for the sums, whose copy to the host is short (expert_parallel.cpp).
+// Waits for the sums, since c10d and NCCL take the sizes of an all-to-all as host numbers. That is one host sync per
+// layer, and a short one: the copy into pinned memory follows the sums directly in the device's queue, and the work
+// that was enqueued after it keeps the device busy.
 Routes routes_of(const Shape& shape, const Counts& counts, int64_t copies) {
   if (runs_on_meta(counts.arriving)) {
     return even_routes(shape, copies, counts.arriving.options());
@@ -81,9 +84,9 @@ Routes routes_of(const Shape& shape, const Counts& counts, int64_t copies) {
   return routes;
 }
 
-class PartedDispatch : public nn::ExpertDispatch {
+class Dispatch : public nn::ExpertDispatch {
  public:
-  PartedDispatch(
+  Dispatch(
       const at::Tensor& tokens, const ops::TokenPermutation& permutation, const Shape& shape, const mesh::Group& group)
       : group_(group),
         shape_(shape),
@@ -95,12 +98,15 @@ class PartedDispatch : public nn::ExpertDispatch {
 
   // The weights' nodes come before those that wait for rows: autograd then computes the weights' gradients last.
   at::Tensor run(const nn::GroupedExperts& experts, const at::Tensor& probabilities) override {
-    const nn::ExpertParts computed(experts);
-    PartedGather back(group_, routes_.sizes);
+    const bool parted = shape_.parts > 1;
+    const nn::ExpertWeights weights = parted ? experts->weights() : nn::ExpertWeights();
+    CombineAllToAll back(group_, routes_.sizes);
     for (size_t part = 0; part < routes_.arrivals.size(); ++part) {
       const ops::TokenPermutation& arrival = routes_.arrivals[part];
       const at::Tensor rows = ops::permute_tokens(rows_.wait(part), arrival);
-      const at::Tensor results = computed.forward(rows, arrival.ends, static_cast<int64_t>(part) * shape_.experts);
+      const nn::ExpertPart here{
+          .weights = parted ? &weights : nullptr, .first = static_cast<int64_t>(part) * shape_.experts};
+      const at::Tensor results = experts(rows, arrival.ends, here);
       back.send(part, ops::unpermute_rows(results, arrival));
     }
     const at::Tensor results = back.wait();
@@ -114,14 +120,57 @@ class PartedDispatch : public nn::ExpertDispatch {
   Counts counts_;
   at::Tensor leaving_;  // (N * k, H), in this order; moved into rows_
   Routes routes_;
-  PartedScatter rows_;
+  DispatchAllToAll rows_;
 };
 
-class PartedDispatcher : public nn::ExpertDispatcher {
+// Dispatch under an operator watch: each rank is assumed to receive as many rows as it sends.
+class StatedDispatch : public nn::ExpertDispatch {
  public:
-  PartedDispatcher(const mesh::Group& group, int64_t parts) : group_(group), parts_(parts) {}
+  StatedDispatch(
+      OperatorWatch& watch,
+      const at::Tensor& tokens,
+      const ops::TokenPermutation& permutation,
+      const mesh::Group& group)
+      : watch_(watch),
+        group_(group),
+        rows_(state("expert_dispatch", {{"tokens", tokens}}, {permutation.order.size(0), tokens.size(1)}, tokens)),
+        ends_(at::empty({permutation.ends.size(0) / group.size()}, permutation.ends.options())) {}
+
+  at::Tensor run(const nn::GroupedExperts& experts, const at::Tensor& probabilities) override {
+    const at::Tensor results = experts(rows_, ends_);
+    const at::Tensor weights = probabilities.to(results.scalar_type());
+    return state(
+        "expert_combine",
+        {{"results", results, Placement::shard(0)}, {"weights", weights}},
+        {weights.size(0), results.size(1)},
+        results);
+  }
+
+ private:
+  at::Tensor state(
+      const char* name, std::vector<StatedInput> inputs, std::vector<int64_t> shape, const at::Tensor& like) {
+    return watch_.state(
+        {.name = name,
+         .ranks = group_.ranks(),
+         .inputs = std::move(inputs),
+         .shape = std::move(shape),
+         .dtype = like.scalar_type()});
+  }
+
+  OperatorWatch& watch_;
+  const mesh::Group& group_;
+  at::Tensor rows_;
+  at::Tensor ends_;
+};
+
+class Dispatcher : public nn::ExpertDispatcher {
+ public:
+  Dispatcher(const mesh::Group& group, int64_t parts) : group_(group), parts_(parts) {}
 
   ops::TokenPermutation sort(const at::Tensor& selected_experts, int64_t num_experts) const override {
+    if (parts_ == 1 || operator_watch() != nullptr) {
+      return ExpertDispatcher::sort(selected_experts, num_experts);
+    }
     const Shape shape = shape_of(num_experts);
     // The place of each expert in the order of (part, rank, expert).
     const at::Tensor places = at::arange(shape.all(), selected_experts.options())
@@ -136,7 +185,10 @@ class PartedDispatcher : public nn::ExpertDispatcher {
 
   std::unique_ptr<nn::ExpertDispatch> start(
       const at::Tensor& tokens, const ops::TokenPermutation& permutation) const override {
-    return std::make_unique<PartedDispatch>(tokens, permutation, shape_of(permutation.counts.size(0)), group_);
+    if (OperatorWatch* watch = operator_watch()) {
+      return std::make_unique<StatedDispatch>(*watch, tokens, permutation, group_);
+    }
+    return std::make_unique<Dispatch>(tokens, permutation, shape_of(permutation.counts.size(0)), group_);
   }
 
  private:
@@ -149,8 +201,8 @@ class PartedDispatcher : public nn::ExpertDispatcher {
 };
 }  // namespace
 
-std::shared_ptr<const nn::ExpertDispatcher> parted_dispatcher(const mesh::Group& group, int64_t parts) {
-  return std::make_shared<PartedDispatcher>(group, parts);
+std::shared_ptr<const nn::ExpertDispatcher> expert_dispatcher(const mesh::Group& group, int64_t parts) {
+  return std::make_shared<Dispatcher>(group, parts);
 }
 
 }  // namespace lehr::shard

@@ -1,4 +1,4 @@
-// Token dispatch in parts: the all-to-alls of some of a rank's experts overlap with the matmuls of the others.
+// Token dispatch over the ranks of expert parallelism, in parts whose all-to-alls overlap with the matmuls of others.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@ namespace lehr::shard {
 /// sorted by (part, rank, expert). All parts are sent at once. While the device computes one part, the next ones
 /// arrive, and the results of those before it are sent back. Backward does the same with the gradients; the weights'
 /// gradients are computed last, while those of the last part's rows are sent back
-/// (ops/grouped_linear/grouped_weight.h). Results are those of one part: every sum has the same order. Not for use
-/// under an operator watch. `group` must outlive the dispatcher.
-std::shared_ptr<const nn::ExpertDispatcher> parted_dispatcher(const mesh::Group& group, int64_t parts);
+/// (ops/grouped_linear/grouped_weight.h). With any number of parts every sum has the same order. Under an operator
+/// watch each rank is assumed to receive as many rows as it sends. `group` must outlive the dispatcher.
+std::shared_ptr<const nn::ExpertDispatcher> expert_dispatcher(const mesh::Group& group, int64_t parts);
 
 }  // namespace lehr::shard

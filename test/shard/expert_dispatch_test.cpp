@@ -1,7 +1,8 @@
 // Experts that are computed in parts equal those that are computed at once, whatever backward does.
-#include "lehr/shard/parted_dispatch.h"
+#include "lehr/shard/expert_dispatch.h"
 
 #include "lehr/nn/activation_checkpoint.h"
+#include "lehr/ops/grouped_linear/grouped_linear.h"
 #include "lehr/ops/recompute.h"
 #include "lehr/ops/weight_gradients.h"
 #include "lehr/shard/expert_parallel.h"
@@ -25,6 +26,17 @@ struct Case {
   Backward backward = Backward::whole;
   std::vector<int64_t> preferred = {};  // all tokens go to these two experts
   int64_t tokens = 7;                   // of each rank
+  bool adapters = false;
+  std::optional<ops::Float8Recipe> float8 = {};
+};
+
+// A matrix per expert.
+struct Adapter : nn::GroupedLinearAdapter {
+  Adapter() { declare_parameter("matrix", matrix, {8, 5, kHidden}, nn::Init::normal(0.3)); }
+  at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends, int64_t first) override {
+    return ops::grouped_linear(rows, matrix.narrow(0, first, ends.size(0)), ends);
+  }
+  at::Tensor matrix;
 };
 
 // Two MoE layers in sequence.
@@ -39,6 +51,13 @@ struct Mixtures : nn::Module {
           .enable_expert_bias = true,
           .expert_options = c.options,
           .init = nn::Init::normal(0.7)});
+      if (c.adapters) {
+        (*layer)->grouped_experts->up_proj->set_adapter("adapter", std::make_shared<Adapter>());
+      }
+      if (c.float8) {
+        (*layer)->grouped_experts->up_proj->set_float8(*c.float8);
+        (*layer)->grouped_experts->down_proj->set_float8(*c.float8);
+      }
     }
     register_module("first", first);
     register_module("second", second);
@@ -107,7 +126,7 @@ void expect_equal_to_one_part(const Case& c, int64_t parts) {
   });
 }
 
-TEST(PartedDispatch, EqualsOnePart) {
+TEST(ExpertDispatch, EqualsOnePart) {
   const nn::ExpertOptions clamped{.bias = true, .clamp = ops::SwiGLUClamp{}};
   const DeviceMeshParameters four{.data_parallel_shard = 4, .expert_parallel = 4};
   for (const Case& c : std::vector<Case>{
@@ -121,6 +140,15 @@ TEST(PartedDispatch, EqualsOnePart) {
            {.what = "replicas", .mesh = {.data_parallel_replicate = 2, .data_parallel_shard = 2, .expert_parallel = 2}},
            {.what = "parts without rows", .preferred = {0, 7}, .tokens = 3},
            {.what = "no tokens", .tokens = 0},
+           {.what = "adapters", .adapters = true},
+           {.what = "float8", .float8 = ops::Float8Recipe::rowwise},
+           {.what = "float8, adapters and split backward",
+           .backward = Backward::split,
+           .adapters = true,
+           .float8 = ops::Float8Recipe::rowwise},
+           {.what = "float8, matmuls recomputed",
+           .backward = Backward::matmuls_recomputed,
+           .float8 = ops::Float8Recipe::rowwise_with_gw_hp},
            {.what = "ranks without rows", .mesh = four, .preferred = {2, 3}, .tokens = 2}}) {
     expect_equal_to_one_part(c, 2);
   }
@@ -128,7 +156,7 @@ TEST(PartedDispatch, EqualsOnePart) {
 }
 
 // Frozen experts have no gradient, and their operands are not kept.
-TEST(PartedDispatch, AcceptsFrozenExperts) {
+TEST(ExpertDispatch, AcceptsFrozenExperts) {
   on_mesh({.data_parallel_shard = 2, .expert_parallel = 2}, [&](DistributedContext& context) {
     const auto model = std::make_shared<Mixtures>(Case{});
     for (auto* layer : {&model->first, &model->second}) {
@@ -146,33 +174,15 @@ TEST(PartedDispatch, AcceptsFrozenExperts) {
   });
 }
 
-struct Adapter : nn::GroupedLinearAdapter {
-  at::Tensor forward(const at::Tensor& rows, const at::Tensor& /*ends*/) override { return rows; }
-};
-
-TEST(PartedDispatch, RefusesWhatItDoesNotSupport) {
+TEST(ExpertDispatch, RefusesPartsOfUnequalSize) {
   const DeviceMeshParameters two{.data_parallel_shard = 2, .expert_parallel = 2};
-  const auto message = [&](int64_t parts, const std::function<void(Mixtures&)>& change) {
-    return problem_on(two, [&](DistributedContext& context) {
-      const auto model = std::make_shared<Mixtures>(Case{});
-      change(*model);
-      parallelize_experts(context, *model->first, parts);
-    });
-  };
+  const std::string message = problem_on(two, [](DistributedContext& context) {
+    const auto model = std::make_shared<Mixtures>(Case{});
+    parallelize_experts(context, *model->first, 3);
+  });
   EXPECT_THAT(
-      message(3, [](Mixtures&) {}),
+      message,
       HasSubstr("parallelism.expert_parallel_parts: the experts of a rank (4) must be a multiple of it, found 3"));
-  EXPECT_THAT(
-      message(
-          2,
-          [](Mixtures& model) {
-            model.first->grouped_experts->gate_proj->set_adapter("adapter", std::make_shared<Adapter>());
-          }),
-      HasSubstr("experts with adapters are computed all at once"));
-  EXPECT_THAT(
-      message(
-          2, [](Mixtures& model) { model.first->grouped_experts->gate_proj->set_float8(ops::Float8Recipe::rowwise); }),
-      HasSubstr("experts in float8 (float8.moe_fqns) are computed all at once"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "lehr/shard/parted_all_to_all.h"
+#include "lehr/shard/expert_all_to_all.h"
 
 #include <numeric>
 #include <utility>
@@ -16,8 +16,8 @@ int64_t sum_of(const std::vector<int64_t>& sizes) {
 
 // State that the nodes share, in forward and backward. `whole` holds the rows of all parts in the order in which this
 // rank's tokens have them; `pieces` are the rows of each part in the order of their experts' ranks.
-struct Way : torch::CustomClassHolder {
-  Way(const mesh::Group& group_of_ranks, const std::vector<PartSizes>& parts_of_rows)
+struct Exchange : torch::CustomClassHolder {
+  Exchange(const mesh::Group& group_of_ranks, const std::vector<PartSizes>& parts_of_rows)
       : group(&group_of_ranks), parts(parts_of_rows), pieces(parts.size()), pending(parts.size()) {
     for (const PartSizes& part : parts) {
       begins.push_back(rows);
@@ -34,7 +34,7 @@ struct Way : torch::CustomClassHolder {
 
   // Starts to send the parts of `from`, a whole matrix, to the ranks of their experts. Backward needs the last part
   // first.
-  void scatter(const at::Tensor& from, bool last_first) {
+  void dispatch(const at::Tensor& from, bool last_first) {
     const at::Tensor contiguous = from.contiguous();
     for (size_t i = 0; i < parts.size(); ++i) {
       const size_t part = last_first ? parts.size() - 1 - i : i;
@@ -44,7 +44,7 @@ struct Way : torch::CustomClassHolder {
     }
   }
   // Starts to send a part's rows back into `whole`.
-  void gather(size_t part, const at::Tensor& from) {
+  void combine(size_t part, const at::Tensor& from) {
     if (!whole.defined()) {
       whole = with_rows(from, rows);
     }
@@ -72,64 +72,64 @@ struct Way : torch::CustomClassHolder {
 
 void keep(AutogradContext* context, const Holder& holder, size_t part = 0) {
   context->set_materialize_grads(false);
-  context->saved_data["way"] = c10::IValue::make_capsule(holder);
+  context->saved_data["exchange"] = c10::IValue::make_capsule(holder);
   context->saved_data["part"] = static_cast<int64_t>(part);
 }
-c10::intrusive_ptr<Way> way_of(const Holder& holder) {
-  return c10::static_intrusive_pointer_cast<Way>(holder);
+c10::intrusive_ptr<Exchange> exchange_of(const Holder& holder) {
+  return c10::static_intrusive_pointer_cast<Exchange>(holder);
 }
-c10::intrusive_ptr<Way> way_of(const AutogradContext& context) {
-  return way_of(context.saved_data.at("way").toCapsule());
+c10::intrusive_ptr<Exchange> exchange_of(const AutogradContext& context) {
+  return exchange_of(context.saved_data.at("exchange").toCapsule());
 }
 size_t part_of(const AutogradContext& context) {
   return static_cast<size_t>(context.saved_data.at("part").toInt());
 }
 
-// Gradients go from node to node through Way, not through autograd, because they are not filled yet, and have other
-// shapes. Autograd gets tensors of the shapes that it expects.
+// Gradients go from node to node through Exchange, not through autograd, because they are not filled yet, and have
+// other shapes. Autograd gets tensors of the shapes that it expects.
 
-struct StartScatter : torch::autograd::Function<StartScatter> {
+struct StartDispatch : torch::autograd::Function<StartDispatch> {
   static variable_list forward(AutogradContext* context, const at::Tensor& rows, const Holder& holder) {
     keep(context, holder);
-    const auto way = way_of(holder);
-    way->scatter(rows, /*last_first=*/false);
-    return way->pieces;
+    const auto exchange = exchange_of(holder);
+    exchange->dispatch(rows, /*last_first=*/false);
+    return exchange->pieces;
   }
   static variable_list backward(AutogradContext* context, const variable_list& /*gradients*/) {
-    return {way_of(*context)->take_whole(), {}};
+    return {exchange_of(*context)->take_whole(), {}};
   }
 };
 
-struct EndScatter : torch::autograd::Function<EndScatter> {
+struct EndDispatch : torch::autograd::Function<EndDispatch> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& piece, const Holder& holder, int64_t part) {
     keep(context, holder, static_cast<size_t>(part));
-    way_of(holder)->take_piece(static_cast<size_t>(part));
+    exchange_of(holder)->take_piece(static_cast<size_t>(part));
     return piece.view_as(piece);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    way_of(*context)->gather(part_of(*context), gradients[0]);
+    exchange_of(*context)->combine(part_of(*context), gradients[0]);
     return {gradients[0], {}, {}};
   }
 };
 
-struct StartGather : torch::autograd::Function<StartGather> {
+struct StartCombine : torch::autograd::Function<StartCombine> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& rows, const Holder& holder, int64_t part) {
     keep(context, holder, static_cast<size_t>(part));
-    way_of(holder)->gather(static_cast<size_t>(part), rows);
+    exchange_of(holder)->combine(static_cast<size_t>(part), rows);
     return at::empty({0}, rows.options());
   }
   static variable_list backward(AutogradContext* context, const variable_list& /*gradients*/) {
-    return {way_of(*context)->take_piece(part_of(*context)), {}, {}};
+    return {exchange_of(*context)->take_piece(part_of(*context)), {}, {}};
   }
 };
 
-struct EndGather : torch::autograd::Function<EndGather> {
+struct EndCombine : torch::autograd::Function<EndCombine> {
   static at::Tensor forward(AutogradContext* context, at::TensorList sent, const Holder& holder) {
     keep(context, holder, sent.size());
-    return way_of(holder)->take_whole();
+    return exchange_of(holder)->take_whole();
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    way_of(*context)->scatter(gradients[0], /*last_first=*/true);
+    exchange_of(*context)->dispatch(gradients[0], /*last_first=*/true);
     variable_list links(part_of(*context), at::empty({0}, gradients[0].options()));
     links.emplace_back();
     return links;
@@ -137,22 +137,28 @@ struct EndGather : torch::autograd::Function<EndGather> {
 };
 }  // namespace
 
-PartedScatter::PartedScatter(const at::Tensor& rows, const mesh::Group& group, const std::vector<PartSizes>& parts)
-    : way_(c10::make_intrusive<Way>(group, parts)), arriving_(StartScatter::apply(rows, way_)) {}
+DispatchAllToAll::DispatchAllToAll(
+    const at::Tensor& rows, const mesh::Group& group, const std::vector<PartSizes>& parts)
+    : exchange_(c10::make_intrusive<Exchange>(group, parts)), arriving_(StartDispatch::apply(rows, exchange_)) {}
 
-at::Tensor PartedScatter::wait(size_t part) {
-  return EndScatter::apply(std::exchange(arriving_[part], at::Tensor()), way_, static_cast<int64_t>(part));
+// If a part was not waited for because of an exception, its rows would own the node that owns them.
+DispatchAllToAll::~DispatchAllToAll() {
+  static_cast<Exchange&>(*exchange_).pieces.clear();
 }
 
-PartedGather::PartedGather(const mesh::Group& group, const std::vector<PartSizes>& parts)
-    : way_(c10::make_intrusive<Way>(group, parts)), sent_(parts.size()) {}
-
-void PartedGather::send(size_t part, const at::Tensor& rows) {
-  sent_[part] = StartGather::apply(rows, way_, static_cast<int64_t>(part));
+at::Tensor DispatchAllToAll::wait(size_t part) {
+  return EndDispatch::apply(std::exchange(arriving_[part], at::Tensor()), exchange_, static_cast<int64_t>(part));
 }
 
-at::Tensor PartedGather::wait() {
-  return EndGather::apply(at::TensorList(sent_), way_);
+CombineAllToAll::CombineAllToAll(const mesh::Group& group, const std::vector<PartSizes>& parts)
+    : exchange_(c10::make_intrusive<Exchange>(group, parts)), sent_(parts.size()) {}
+
+void CombineAllToAll::send(size_t part, const at::Tensor& rows) {
+  sent_[part] = StartCombine::apply(rows, exchange_, static_cast<int64_t>(part));
+}
+
+at::Tensor CombineAllToAll::wait() {
+  return EndCombine::apply(at::TensorList(sent_), exchange_);
 }
 
 }  // namespace lehr::shard
