@@ -91,8 +91,8 @@ struct Machine {
 ///
 /// The achieved fractions are not vendors' figures but the results of published measurements of good kernels and links:
 /// 0.7 of the peak in large matmuls, 0.35 in those of experts, 0.4 in attention, 0.7 of a link, 0.8 of memory. For
-/// matmuls on h100 and h200 they are those of bench/published/machines, which runs of Lehr on an H100 confirm: 0.74,
-/// and 0.6 times t / (t + 256) at t tokens per expert. docs/plan.md discusses their accuracy.
+/// matmuls on h100 and h200 they are those of Lehr's runs on an H100: 0.74, and 0.6 times t / (t + 256) at t tokens per
+/// expert. docs/plan.md discusses their accuracy.
 std::span<const Machine> machine_presets();
 
 /// Returns a preset by its name, or the machine of a TOML file whose keys are those of Machine. Keys missing in a file
