@@ -30,6 +30,7 @@ const std::vector<std::string> kFamilies{
     "glm4_moe",
     "qwen3_next",
     "nemotron_h",
+    kNemotronHWithExperts,
     "gpt_oss"};
 
 // The part of a text with that number. Parts have different lengths.

@@ -68,9 +68,13 @@ Mesh draw_mesh(Dice& dice, bool experts) {
   return mesh;
 }
 
+bool is_nemotron_h(const std::string& name) {
+  return name == "nemotron_h" || name == kNemotronHWithExperts;
+}
+
 // Nemotron-H has a head of its own in any case.
 bool can_tie(const std::string& name) {
-  return name != "nemotron_h";
+  return !is_nemotron_h(name);
 }
 
 Overrides draw_shape(Dice& dice, const std::string& name, const Mesh& mesh, bool experts) {
@@ -86,7 +90,7 @@ Overrides draw_shape(Dice& dice, const std::string& name, const Mesh& mesh, bool
   set("tie_word_embeddings", can_tie(name) ? dice.one_of<std::string>({"true", "false"}) : "false");
   if (experts) {
     set("num_experts_per_tok", dice.one_of<std::string>({"2", "3"}));
-    const bool always = name == "deepseek_v3" || name == "glm4_moe";
+    const bool always = name == "deepseek_v3" || name == "glm4_moe" || is_nemotron_h(name);
     set("expert_bias", always ? "true" : dice.one_of<std::string>({"true", "false"}));
   }
   if (name == "qwen3_moe" && dice.chance(0.3)) {
@@ -171,7 +175,7 @@ void draw_optimizer(Dice& dice, Draw& draw) {
     const bool attention_only = std::any_of(draw.run.begin(), draw.run.end(), [](const auto& entry) {
       return entry.first == "peft.target_pattern" || entry.second == "full_tune";
     });
-    const char* const pattern = attention_only ? "attn" : draw.family == "nemotron_h" ? "mamba" : "mlp";
+    const char* const pattern = attention_only ? "attn" : is_nemotron_h(draw.family) ? "mamba" : "mlp";
     set("param_groups", fmt::format(R"([{{pattern = "{}", lr_multiplier = 0.5, weight_decay = 0.01}}])", pattern));
   }
   draw.run.emplace_back("training.max_norm", dice.one_of<std::string>({"0", "0.5"}));
@@ -181,7 +185,7 @@ void draw_adapters(Dice& dice, Draw& draw, bool experts) {
   const auto set = [&](const char* key, const std::string& value) {
     draw.run.emplace_back(std::string("peft.") + key, value);
   };
-  const bool mamba = draw.family == "nemotron_h";
+  const bool mamba = is_nemotron_h(draw.family);
   draw.adapters = dice.chance(0.3);
   if (!draw.adapters) {
     if (dice.chance(0.1)) {
@@ -233,7 +237,8 @@ int64_t draw_pipeline(Dice& dice, Draw& draw) {
     }
   }
   const int64_t more = dice.one_of<int64_t>({0, 0, 1, 2});
-  const int64_t fewest = draw.family == "nemotron_h" ? 3 : 2;  // Mamba-2, attention, a feed-forward block
+  // Mamba-2, attention, experts if there are some, and a feed-forward block.
+  const int64_t fewest = draw.family == kNemotronHWithExperts ? 4 : is_nemotron_h(draw.family) ? 3 : 2;
   draw.shape.emplace_back("model.args.num_hidden_layers", std::to_string(std::max(layers, fewest) + more));
   return stages;
 }
@@ -411,7 +416,8 @@ Draw draw_run(
   Dice dice(seed, number);
   Draw draw;
   draw.family = dice.one_of(families);
-  const bool experts = specs().families().from_flavor(draw.family, "debugmodel")->has_experts();
+  const bool experts =
+      draw.family == kNemotronHWithExperts || specs().families().from_flavor(draw.family, "debugmodel")->has_experts();
   draw.mesh = draw_mesh(dice, experts);
   draw.shape = draw_shape(dice, draw.family, draw.mesh, experts);
   const auto model_keys = static_cast<std::ptrdiff_t>(draw.shape.size());

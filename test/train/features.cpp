@@ -56,7 +56,7 @@ FeatureSet features(const Draw& draw) {
   const bool experts = !draw.value("model.args.num_experts").empty();
   add(true, experts ? "moe" : "dense");
   add(draw.family == "qwen3_next", "gated_deltanet");
-  add(draw.family == "nemotron_h", "mamba2");
+  add(draw.family.starts_with("nemotron_h"), "mamba2");
   add(draw.family == "deepseek_v3", "latent_attention");
   add(kWindows.contains(draw.family), "windows");
   add(draw.value("model.args.tie_word_embeddings") == "true", "tied");
