@@ -16,7 +16,7 @@ class ExpertDispatch {
   virtual ~ExpertDispatch() = default;
   /// Computes this device's `experts` for the token copies that were sent to them, and returns for each token of this
   /// device the sum of its k experts' results, weighted by `probabilities` (N, k) in the results' dtype: (N, H). Waits
-  /// for transfers that are still running.
+  /// for transfers that are still running. Call it once.
   virtual at::Tensor run(const GroupedExperts& experts, const at::Tensor& probabilities) = 0;
 };
 

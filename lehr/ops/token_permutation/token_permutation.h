@@ -11,7 +11,7 @@ struct TokenPermutation {
   at::Tensor order;    ///< (N*k) int64: the copy (token * k + choice) at each sorted position.
   at::Tensor inverse;  ///< (N*k) int64: the sorted position of each copy.
   at::Tensor counts;   ///< (E) int64: copies per expert, on the device.
-  at::Tensor ends;     ///< (E) int32: cumulative counts, as grouped_linear takes them.
+  at::Tensor ends;     ///< (E) int32: cumulative counts in sorted order, as grouped_linear takes them.
 };
 
 /// Sorts the choices (N, k) int64 by expert; copies of one expert keep the order of their tokens. The host does not
