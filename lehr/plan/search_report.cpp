@@ -33,6 +33,9 @@ std::string keys_of(const train::TrainConfig& config) {
       p.context_parallel_degree,
       p.expert_parallel_degree,
       p.pipeline_parallel_degree);
+  if (p.expert_parallel_degree > 1) {
+    text += fmt::format("expert_parallel_parts = {}\n", p.expert_parallel_parts);
+  }
   if (p.pipeline_parallel_degree > 1) {
     text += fmt::format(
         "pipeline_parallel_schedule = \"{}\"\npipeline_parallel_stages_per_rank = {}\n",

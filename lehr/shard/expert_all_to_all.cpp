@@ -40,7 +40,9 @@ struct Exchange : torch::CustomClassHolder {
       const size_t part = last_first ? parts.size() - 1 - i : i;
       pieces[part] = with_rows(from, sum_of(parts[part].received));
       const at::Tensor rows_of_part = contiguous.narrow(0, begins[part], sum_of(parts[part].sent));
-      pending[part] = group->start_all_to_all(pieces[part], rows_of_part, parts[part].received, parts[part].sent);
+      // Without a graph: `pending` keeps it, and the graph keeps `pending`.
+      const at::Tensor received = pieces[part].detach();
+      pending[part] = group->start_all_to_all(received, rows_of_part, parts[part].received, parts[part].sent);
     }
   }
   // Starts to send a part's rows back into `whole`.

@@ -2,7 +2,6 @@
 // computation on another.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "lehr/mesh/group.h"

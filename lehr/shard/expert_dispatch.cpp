@@ -103,10 +103,9 @@ class Dispatch : public nn::ExpertDispatch {
     CombineAllToAll back(group_, routes_.sizes);
     for (size_t part = 0; part < routes_.arrivals.size(); ++part) {
       const ops::TokenPermutation& arrival = routes_.arrivals[part];
-      const at::Tensor rows = ops::permute_tokens(rows_.wait(part), arrival);
       const nn::ExpertPart here{
           .weights = parted ? &weights : nullptr, .first = static_cast<int64_t>(part) * shape_.experts};
-      const at::Tensor results = experts(rows, arrival.ends, here);
+      const at::Tensor results = experts(ops::permute_tokens(rows_.wait(part), arrival), arrival.ends, here);
       back.send(part, ops::unpermute_rows(results, arrival));
     }
     const at::Tensor results = back.wait();

@@ -1,10 +1,6 @@
 #include "lehr/shard/expert_parallel.h"
 
-#include <utility>
-
 #include "lehr/base/error.h"
-#include "lehr/mesh/collectives.h"
-#include "lehr/meter/operator_watch.h"
 #include "lehr/shard/expert_dispatch.h"
 
 namespace lehr::shard {

@@ -18,8 +18,8 @@ namespace lehr::shard {
 /// dispatches tokens over ep. Call it before memory is allocated. With one ep rank nothing is sent, but the parameters
 /// are in the expert domain all the same: they are fully sharded over ep_shard, which covers the ranks of tp too. Does
 /// nothing on one device. The experts of a rank are computed in `parts` (shard/expert_dispatch.h). Throws a usage error
-/// if num_experts is not a multiple of the ranks, and the experts of a rank not one of `parts`. `context` must outlive
-/// the layer.
+/// if num_experts is not a multiple of the ranks or, with several, the experts of a rank not one of `parts`. `context`
+/// must outlive the layer.
 void parallelize_experts(mesh::DistributedContext& context, nn::MoELayerImpl& layer, int64_t parts = 1);
 
 /// Makes the router losses of a forward pass count the tokens of all ranks that hold parts of its sequences: those of

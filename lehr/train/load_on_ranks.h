@@ -12,8 +12,8 @@
 
 namespace lehr::train {
 
-/// The model of a folder, laid out over the ranks of a mesh like a training run, without adapters or float8 of the run:
-/// on meta until load().
+/// The model of a folder, laid out over the ranks of a mesh like a training run, without adapters or float8 of the run,
+/// and with experts in one part: on meta until load().
 class ModelOnRanks {
  public:
   /// The pipeline stages of another model, beside which this one's are.
@@ -55,9 +55,9 @@ class ModelOnRanks {
 };
 
 /// Loads the model of `folder` in the arithmetic of config.training, with the degrees and options of
-/// config.parallelism: as folder.load does on one device, and sharded like a training run on several. With pipeline
-/// parallelism each rank has one stage. All ranks must call; `ranks` must outlive the model. Throws usage errors that
-/// name the key before memory is allocated.
+/// config.parallelism (but expert_parallel_parts): as folder.load does on one device, and sharded like a training run
+/// on several. With pipeline parallelism each rank has one stage. All ranks must call; `ranks` must outlive the model.
+/// Throws usage errors that name the key before memory is allocated.
 std::shared_ptr<nn::Model> load_on_ranks(
     const pretrained::ModelFolder& folder,
     const TrainSpecs& specs,
