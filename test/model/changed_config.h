@@ -12,7 +12,7 @@
 
 namespace lehr::model::test {
 
-/// Keys and JSON values; "absent" removes a key.
+/// Keys and JSON values, which are set in this order; "absent" removes a key.
 using Changes = std::vector<std::pair<std::string, std::string>>;
 
 /// The model of a config.json with these changes. Throws a usage error if the family refuses it.

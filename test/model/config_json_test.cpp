@@ -1,7 +1,6 @@
 // Defaults of keys that a config.json lacks, and values that are refused.
 #include <gmock/gmock.h>
 
-#include <map>
 #include <tuple>
 
 #include "lehr/base/error.h"
@@ -15,33 +14,24 @@
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
 #include "lehr/model/smollm3/family.h"
+#include "test/model/changed_config.h"
 
 namespace lehr::model {
 namespace {
 
+using test::Changes;
 using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// The debug model of a family from its config.json with some keys replaced; "absent" removes a key.
-std::unique_ptr<descriptor::ModelArgs> with(
-    const descriptor::ModelFamily& family, const std::map<std::string, std::string>& changes) {
-  Node config = family.flavors.at("debugmodel")()->to_hf_config("float32");
-  for (const auto& [key, json] : changes) {
-    if (json == "absent") {
-      config.erase(key);
-    } else {
-      config.set(key, parse_json(json, "value"));
-    }
-  }
-  auto args = family.from_hf_config(parse_json(to_json(config), "config.json"));
-  args->check("config.json: ");
-  return args;
+// The debug model of a family from its config.json with some keys replaced.
+std::unique_ptr<descriptor::ModelArgs> with(const descriptor::ModelFamily& family, const Changes& changes) {
+  return test::changed(family, family.flavors.at("debugmodel")()->to_hf_config("float32"), changes);
 }
 
 // The message of the usage error; empty without one.
-std::string problem_with(const descriptor::ModelFamily& family, const std::map<std::string, std::string>& changes) {
+std::string problem_with(const descriptor::ModelFamily& family, const Changes& changes) {
   try {
     with(family, changes);
     return "";
@@ -66,7 +56,7 @@ TEST(ConfigJson, NamesTheKeyThatAConfigLacks) {
 
 // As the configuration classes of transformers 5.23.
 TEST(ConfigJson, GivesAbsentKeysTheValuesOfTransformers) {
-  const auto written = [](const descriptor::ModelFamily& family, std::map<std::string, std::string> changes) {
+  const auto written = [](const descriptor::ModelFamily& family, const Changes& changes) {
     return with(family, changes)->to_hf_config("float32");
   };
   const Node llama = written(
@@ -105,7 +95,6 @@ TEST(ConfigJson, GivesAbsentKeysTheValuesOfTransformers) {
 
 // The same of the classes whose layers differ.
 TEST(ConfigJson, GivesAbsentWindowsAndPositionsTheValuesOfTransformers) {
-  using Changes = std::map<std::string, std::string>;
   const auto written = [](const descriptor::ModelFamily& family, const Changes& changes) {
     return with(family, changes)->to_hf_config("float32");
   };
@@ -142,7 +131,7 @@ TEST(ConfigJson, GivesAbsentWindowsAndPositionsTheValuesOfTransformers) {
   EXPECT_EQ(gemma.at("bos_token_id").as_int(), 2);
   EXPECT_EQ(gemma.at("eos_token_id").as_int(), 1);
   Changes patterned = bare;
-  patterned["sliding_window_pattern"] = "3";
+  patterned.emplace_back("sliding_window_pattern", "3");
   EXPECT_EQ(sliding(written(gemma3_family(), patterned)), "ssfssfss");
 
   const Node olmo = written(olmo3_family(), bare);
@@ -152,7 +141,7 @@ TEST(ConfigJson, GivesAbsentWindowsAndPositionsTheValuesOfTransformers) {
   EXPECT_EQ(olmo.at("eos_token_id").as_int(), 50279);
   // Scaling is that of full layers.
   Changes scaled = bare;
-  scaled["rope_scaling"] = R"({"rope_type": "linear", "factor": 2})";
+  scaled.emplace_back("rope_scaling", R"({"rope_type": "linear", "factor": 2})");
   const Node tables = written(olmo3_family(), scaled).at("rope_parameters");
   EXPECT_EQ(tables.at("full_attention").at("rope_type").as_string(), "linear");
   EXPECT_EQ(tables.at("sliding_attention").at("rope_type").as_string(), "default");
@@ -164,7 +153,7 @@ TEST(ConfigJson, GivesAbsentWindowsAndPositionsTheValuesOfTransformers) {
   EXPECT_EQ(smol.at("pad_token_id").as_int(), 128004);
   EXPECT_EQ(sliding(smol), "ffffffff") << "use_sliding_window without sliding_window";
   Changes windowed = bare;
-  windowed["sliding_window"] = "7";
+  windowed.emplace_back("sliding_window", "7");
   EXPECT_EQ(sliding(written(smollm3_family(), windowed)), "fffsfffs") << "the layers without positions";
 
   EXPECT_EQ(written(mistral_family(), bare).at("sliding_window").as_int(), 4096);
@@ -173,7 +162,7 @@ TEST(ConfigJson, GivesAbsentWindowsAndPositionsTheValuesOfTransformers) {
   EXPECT_EQ(qwen.at("sliding_window").as_int(), 4096);
   EXPECT_EQ(sliding(qwen), "ffffffff") << "28 layers without the window";
   windowed = bare;
-  windowed["max_window_layers"] = "6";
+  windowed.emplace_back("max_window_layers", "6");
   EXPECT_EQ(sliding(written(qwen2_family(), windowed)), "ffffffss");
 }
 
@@ -298,14 +287,13 @@ TEST(ConfigJson, NamesTheFileAndTheKeyThatDoNotFit) {
 
 TEST(ConfigJson, SaysWhichLabelsAClassifierGives) {
   const std::string tokens = R"(["Qwen3ForTokenClassification"])";
-  const auto round_trip = [](const std::map<std::string, std::string>& changes) {
+  const auto round_trip = [](const Changes& changes) {
     return with(qwen3_dense_family(), changes)->to_hf_config("float32");
   };
-  const auto parameters = [](const std::map<std::string, std::string>& changes) {
+  const auto parameters = [](const Changes& changes) {
     return with(qwen3_dense_family(), changes)->state_map(descriptor::ExpertLayout::per_expert).input_names();
   };
-  const std::map<std::string, std::string> plain{
-      {"architectures", tokens}, {"id2label", R"({"0": "O", "1": "B", "2": "I"})"}};
+  const Changes plain{{"architectures", tokens}, {"id2label", R"({"0": "O", "1": "B", "2": "I"})"}};
   EXPECT_EQ(with(qwen3_dense_family(), plain)->head(), descriptor::Head::token_classification);
   Node config = round_trip(plain);
   EXPECT_EQ(config.at("architectures").at(0).as_string(), "Qwen3ForTokenClassification");
@@ -314,8 +302,8 @@ TEST(ConfigJson, SaysWhichLabelsAClassifierGives) {
   EXPECT_EQ(config.find("token_classification_bias"), nullptr);
   EXPECT_THAT(parameters(plain), ::testing::IsSupersetOf({"score.weight", "score.bias"}));
 
-  std::map<std::string, std::string> without_bias = plain;
-  without_bias["token_classification_bias"] = "false";
+  Changes without_bias = plain;
+  without_bias.emplace_back("token_classification_bias", "false");
   EXPECT_FALSE(round_trip(without_bias).at("token_classification_bias").as_bool());
   EXPECT_THAT(parameters(without_bias), ::testing::Not(::testing::Contains("score.bias")));
 
