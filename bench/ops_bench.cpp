@@ -7,16 +7,17 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <functional>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "lehr/base/torch.h"
 #include "lehr/ops/attention/attention.h"
-#include "lehr/ops/attention/kernels.h"
 #include "lehr/ops/embedding/embedding.h"
 #include "lehr/ops/gated_delta_rule/gated_delta_rule.h"
 #include "lehr/ops/global_norm/global_norm.h"
-#include "lehr/ops/kernels/slot.h"
 #include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
+#include "lehr/ops/matmul/gemm.h"
 #include "lehr/ops/rms_norm/rms_norm.h"
 #include "lehr/ops/rotary/rotary.h"
 #include "lehr/ops/silu_mul/silu_mul.h"
@@ -152,6 +153,30 @@ void three_products_bench(
   set_flops(state, 6.0 * static_cast<double>(rows * hidden * vocabulary));
 }
 
+// A matmul of a linear layer's weight (columns, depth): its output, or the gradient of its input or of the weight.
+enum class Layout { output, of_input, of_weight };
+
+void matmul_bench(
+    benchmark::State& state,
+    at::ScalarType type,
+    bool lehr,
+    Layout layout,
+    int64_t rows,
+    int64_t columns,
+    int64_t depth) {
+  at::Tensor a = at::randn({rows, depth}).to(type);
+  at::Tensor b = at::randn({depth, columns}).to(type);
+  if (layout == Layout::of_weight) {
+    a = a.t().contiguous().t();
+  } else if (layout == Layout::output) {
+    b = b.t().contiguous().t();
+  }
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(lehr ? gemm(a, b) : at::mm(a, b));
+  }
+  set_flops(state, 2.0 * static_cast<double>(rows * columns * depth));
+}
+
 struct AttentionShape {
   int64_t batch, tokens, query_heads, key_heads, size;
 };
@@ -256,6 +281,15 @@ void register_all() {
   add("silu_mul 1024x3072", [](auto& s, auto type, bool fused) { silu_mul_bench(s, type, fused); });
   add("embedding 1024 of 32768x1024", [](auto& s, auto type, bool fused) { embedding_bench(s, type, fused); });
   add("global_norm 40M", [](auto& s, auto type, bool fused) { global_norm_bench(s, type, fused); });
+  for (const auto& [rows, columns, depth] : {std::tuple{2048, 768, 256}, {1024, 3072, 1024}, {1024, 1024, 3072}}) {
+    for (const auto& [layout, what] :
+         {std::pair{Layout::output, "output"}, {Layout::of_input, "of input"}, {Layout::of_weight, "of weight"}}) {
+      add(fmt::format("matmul {}x{}x{} {}", rows, columns, depth, what),
+          [=, m = rows, n = columns, k = depth, which = layout](auto& s, auto type, bool fused) {
+            matmul_bench(s, type, fused, which, m, n, k);
+          });
+    }
+  }
   for (const AttentionShape shape :
        {AttentionShape{1, 512, 16, 8, 128}, {1, 1024, 16, 8, 128}, {1, 2048, 16, 8, 128}, {2, 1024, 8, 4, 64}}) {
     for (const bool training : {false, true}) {
@@ -272,16 +306,6 @@ void register_all() {
         [opt = options](auto& s, auto type, bool fused) {
           attention_bench(s, type, fused, {1, 1024, 16, 8, 128}, true, opt);
         });
-  }
-  if (current_arch() == Arch::avx512_bf16) {
-    benchmark::RegisterBenchmark(
-        "attention B1 S1024 heads 16/8 x 128 fwd+bwd bf16 lehr, oneDNN's products",
-        [](benchmark::State& state) {
-          const PairProductScope as_with_amx;
-          attention_bench(state, at::kBFloat16, true, {1, 1024, 16, 8, 128}, true);
-        })
-        ->Unit(benchmark::kMillisecond)
-        ->UseRealTime();
   }
   for (const int64_t tokens : {1024, 4096, 16384}) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {

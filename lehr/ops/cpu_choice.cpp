@@ -4,13 +4,13 @@
 #include <ATen/Version.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <string_view>
 #include <vector>
 
 #include "lehr/base/error.h"
-#include "lehr/ops/register_peak/kernels.h"
 
 namespace lehr::ops {
 
@@ -27,11 +27,12 @@ struct Names {
   const char* onednn;
   const char* mkl;
 };
-constexpr std::array<Names, 4> kNames{{
+constexpr std::array<Names, 5> kNames{{
     {Arch::generic, "generic", "plain x86-64", "default", "DEFAULT", "SSE41", "SSE4_2"},
     {Arch::avx2, "avx2", "AVX2", "avx2", "AVX2", "AVX2", "AVX2"},
     {Arch::avx512, "avx512", "AVX-512", "avx512", "AVX512", "AVX512_CORE", "AVX512"},
     {Arch::avx512_bf16, "avx512_bf16", "AVX-512 with BF16", "avx512", "AVX512", "AVX512_CORE_BF16", "AVX512"},
+    {Arch::amx, "amx", "AMX", "avx512", "AVX512", "AVX512_CORE_AMX", "AVX512"},
 }};
 
 const Names& names_of(Arch arch) {
@@ -72,11 +73,6 @@ Arch chosen_arch() {
   return chosen;
 }
 
-bool may_use_amx() {
-  static const bool may = !is_set(std::getenv(kVariable));
-  return may;
-}
-
 void restrict_cpu_libraries() {
   const Names& names = names_of(chosen_arch());
   if (!is_set(std::getenv(kVariable))) {
@@ -103,8 +99,8 @@ void restrict_cpu_libraries() {
 }
 
 std::string describe_kernels(at::ScalarType dtype) {
-  const bool tiles = dtype == at::kBFloat16 && tile_multiply_adds() != nullptr;
-  const std::string title = tiles ? "AMX" : names_of(current_arch()).title;
+  const bool tiles = dtype == at::kBFloat16;
+  const std::string title = names_of(tiles ? current_arch() : std::min(current_arch(), Arch::avx512_bf16)).title;
   return title + (is_set(std::getenv(kVariable)) ? fmt::format(" ({})", kVariable) : "");
 }
 

@@ -9,12 +9,9 @@
 namespace lehr::ops {
 
 /// Returns the instruction set of the program's kernels: the best of this CPU, or the one that LEHR_CPU names (generic,
-/// avx2, avx512 or avx512_bf16). The variable is read once. Throws a usage error if it names another, or one that this
-/// CPU lacks.
+/// avx2, avx512, avx512_bf16 or amx). The variable is read once. Throws a usage error if it names another, or one that
+/// this CPU lacks.
 Arch chosen_arch();
-
-/// Returns whether AMX may be used where the CPU has it: unless LEHR_CPU names an instruction set.
-bool may_use_amx();
 
 /// Returns the instruction set for a value of LEHR_CPU (null or empty: `best`) on a CPU that has `best`. Throws as
 /// chosen_arch does.

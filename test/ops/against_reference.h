@@ -16,7 +16,7 @@ using Tensors = std::vector<at::Tensor>;
 using Operator = std::function<Tensors(const Tensors&)>;
 
 inline std::vector<Arch> all_archs() {
-  return {Arch::generic, Arch::avx2, Arch::avx512, Arch::avx512_bf16};
+  return {Arch::generic, Arch::avx2, Arch::avx512, Arch::avx512_bf16, Arch::amx};
 }
 inline std::vector<at::ScalarType> all_types() {
   return {at::kFloat, at::kDouble, at::kBFloat16};

@@ -2,9 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <optional>
 
-#include "lehr/ops/attention/bf16_brgemm.h"
 #include "lehr/ops/attention/kernels.h"
 #include "test/ops/against_reference.h"
 
@@ -22,7 +20,7 @@ at::Tensor scratch_of(int64_t floats, float filled_with) {
 
 // Output and gradients of two key heads that four query heads share; the sizes leave padding of every kind.
 template <class T>
-Tensors outcome(at::ScalarType type, PairProduct product, float filled_with) {
+Tensors outcome(at::ScalarType type, float filled_with) {
   constexpr int64_t queries = 70, keys = 131, size = 33, value_size = 20;
   at::manual_seed(1);
   const at::Tensor q = random_tensor({1, queries, 4, size}, type), k = random_tensor({1, keys, 2, size}, type);
@@ -47,18 +45,13 @@ Tensors outcome(at::ScalarType type, PairProduct product, float filled_with) {
       .value_size = value_size,
       .window = 90,
       .scale = 0.2F,
-      .softcap = 5,
-      .pair_product = product};
+      .softcap = 5};
   const AttentionBackwardCall<T> backward{
       .forward = call,
       .dout = elements<T>(dout),
       .dq = elements<T>(results[1]),
       .dk = elements<T>(results[2]),
       .dv = elements<T>(results[3])};
-  std::optional<cpu::Bf16Brgemm> products;
-  if (product != nullptr) {
-    products.emplace();
-  }
   for (int64_t head = 0; head < 2; ++head) {
     const at::Tensor scratch = scratch_of(attention_forward_scratch(call), filled_with);
     cpu_kernels<AttentionKernels<T>>().forward(call, elements<float>(scratch), head, 0, 1);
@@ -71,9 +64,9 @@ Tensors outcome(at::ScalarType type, PairProduct product, float filled_with) {
 }
 
 template <class T>
-void expect_no_trace_of_scratch(at::ScalarType type, PairProduct product, const std::string& where) {
-  const Tensors clean = outcome<T>(type, product, 0);
-  const Tensors dirty = outcome<T>(type, product, std::numeric_limits<float>::quiet_NaN());
+void expect_no_trace_of_scratch(at::ScalarType type, const std::string& where) {
+  const Tensors clean = outcome<T>(type, 0);
+  const Tensors dirty = outcome<T>(type, std::numeric_limits<float>::quiet_NaN());
   for (size_t i = 0; i < clean.size(); ++i) {
     EXPECT_TRUE(at::equal(clean[i], dirty[i])) << where << ", result " << i;
   }
@@ -82,12 +75,9 @@ void expect_no_trace_of_scratch(at::ScalarType type, PairProduct product, const 
 TEST(AttentionScratch, MayHaveAnyInitialContent) {
   everywhere([](at::ScalarType type, const std::string& where) {
     if (type == at::kFloat) {
-      expect_no_trace_of_scratch<float>(type, nullptr, where);
+      expect_no_trace_of_scratch<float>(type, where);
     } else if (type == at::kBFloat16) {
-      expect_no_trace_of_scratch<Bf16>(type, nullptr, where);
-      if (current_arch() == Arch::avx512_bf16) {
-        expect_no_trace_of_scratch<Bf16>(type, cpu::Bf16Brgemm::product, where + ", oneDNN's products");
-      }
+      expect_no_trace_of_scratch<Bf16>(type, where);
     }
   });
 }

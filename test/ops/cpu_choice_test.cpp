@@ -18,7 +18,8 @@ TEST(CpuChoice, IsTheOneThatIsNamed) {
   EXPECT_EQ(parse_arch("generic", Arch::avx512_bf16), Arch::generic);
   EXPECT_EQ(parse_arch("avx2", Arch::avx512_bf16), Arch::avx2);
   EXPECT_EQ(parse_arch("avx512", Arch::avx512_bf16), Arch::avx512);
-  EXPECT_EQ(parse_arch("avx512_bf16", Arch::avx512_bf16), Arch::avx512_bf16);
+  EXPECT_EQ(parse_arch("avx512_bf16", Arch::amx), Arch::avx512_bf16);
+  EXPECT_EQ(parse_arch("amx", Arch::amx), Arch::amx);
 }
 
 TEST(CpuChoice, RefusesUnknownInstructionSets) {

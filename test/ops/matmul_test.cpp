@@ -40,10 +40,10 @@ TEST(Matmul, EqualsATenForPartialAndManyBlocks) {
     const at::Tensor a = random_tensor({m, k}, type);
     const at::Tensor b = random_tensor({k, n}, type);
     const at::Tensor expected = at::mm(a.to(at::kFloat), b.to(at::kFloat));
-    for (const Arch arch : {Arch::avx512_bf16, Arch::avx512, Arch::avx2, Arch::generic}) {
+    for (const Arch arch : {Arch::amx, Arch::avx512_bf16, Arch::avx512, Arch::avx2, Arch::generic}) {
       const ArchScope scope(arch);
       if (!gemm_takes(a, b)) {
-        continue;  // AMX, which oneDNN uses
+        continue;
       }
       EXPECT_LE(worst_error(gemm(a, b), expected), tolerance(type)) << type;
       EXPECT_LE(worst_error(gemm(a.t().contiguous().t(), b.t().contiguous().t()), expected), tolerance(type)) << type;
@@ -85,7 +85,7 @@ TEST(Matmul, OfBfloat16IsRoundedOnceForAnyDepth) {
   for (const Arch arch : all_archs()) {
     const ArchScope scope(arch);
     if (!gemm_takes(a, b)) {
-      continue;  // AMX, which oneDNN uses
+      continue;
     }
     const at::Tensor error = (gemm(a, b).to(at::kDouble) - expected).abs();
     // Half a unit in the last of eight bits, and the error of a float32 sum of 4101 terms around 1.
@@ -141,7 +141,7 @@ class Threads {
 
 TEST(Matmul, HasTheSameBitsOnAnyNumberOfThreads) {
   const Threads threads;
-  for (const Arch arch : {Arch::avx512_bf16, Arch::avx2}) {
+  for (const Arch arch : {Arch::amx, Arch::avx512_bf16, Arch::avx2}) {
     const ArchScope scope(arch);
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       const at::Tensor a = random_tensor({1101, 2100}, type);
@@ -159,9 +159,8 @@ TEST(Matmul, HasTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
-// Bytes in addition to the result. Meters count per thread; oneDNN allocates all its workspace in the calling thread.
-int64_t workspace_of(
-    int64_t m, int64_t k, int64_t n, bool transposed, at::Device device, at::ScalarType type = at::kBFloat16) {
+// Bytes in addition to the result.
+int64_t workspace_of(int64_t m, int64_t k, int64_t n, bool transposed, at::Device device, at::ScalarType type) {
   const auto options = at::TensorOptions().dtype(type).device(device);
   const at::Tensor a = transposed ? at::zeros({k, m}, options).t() : at::zeros({m, k}, options);
   const at::Tensor b = at::zeros({n, k}, options).t();
@@ -169,33 +168,6 @@ int64_t workspace_of(
   const MemoryMeter meter(device.type());
   const at::Tensor result = product(a, b);
   return meter.peak() - static_cast<int64_t>(result.nbytes());
-}
-
-// The sizes of small models, where the workspace is not negligible next to tensors.
-TEST(Matmul, OnMetaHasTheWorkspaceOfOneDnnInBfloat16) {
-  if (gemm_takes(at::ones({16, 16}, at::kBFloat16), at::ones({16, 16}, at::kBFloat16))) {
-    GTEST_SKIP() << "bfloat16 is not multiplied by oneDNN here";
-  }
-  const int threads = at::get_num_threads();
-  for (const int used : {1, 2}) {
-    at::set_num_threads(used);
-    for (const auto& [m, k, n, transposed] :
-         {std::tuple{256, 64, 64, false},
-          {256, 64, 512, false},
-          {1024, 256, 64, false},
-          {256, 512, 64, false},
-          {512, 256, 64, true},
-          {256, 256, 64, true}}) {
-      const auto here = static_cast<double>(workspace_of(m, k, n, transposed, at::kCPU));
-      const auto on_meta = static_cast<double>(workspace_of(m, k, n, transposed, at::kMeta));
-      if (used == 1 && here == 0) {
-        GTEST_SKIP() << "bfloat16 is not multiplied by oneDNN here";
-      }
-      // One kilobyte per thread is oneDNN's own, and blocks are a little longer than their terms.
-      EXPECT_NEAR(on_meta, here, 0.05 * here) << m << "x" << k << "x" << n << " on " << used;
-    }
-  }
-  at::set_num_threads(threads);
 }
 
 TEST(Matmul, OnMetaHasTheWorkspaceOfPanels) {

@@ -28,20 +28,23 @@
 namespace lehr::ops {
 namespace {
 
-// A sum is 1 - 0.5^(rounds + 1) after its rounds; with pairs of bfloat16, 0.5 + 0.25 * rounds. So the total of the sums
-// tells how many there are. All these are exact in float32.
+// A sum is 1 - 0.5^(rounds + 1) after its rounds; with pairs of bfloat16, 0.5 + 0.25 * rounds; in tiles, 0.5 + 8 *
+// rounds. So the total of the sums tells how many there are. All these are exact in float32.
 template <class T>
 void expect_flops_of_the_multiply_adds_that_ran() {
-  for (Arch arch : {Arch::generic, Arch::avx2, Arch::avx512, Arch::avx512_bf16}) {
+  for (Arch arch : {Arch::generic, Arch::avx2, Arch::avx512, Arch::avx512_bf16, Arch::amx}) {
     if (arch > current_arch()) {
       continue;
     }
-    const bool pairs = std::is_same_v<T, Bf16> && arch == Arch::avx512_bf16;
+    const bool pairs = std::is_same_v<T, Bf16> && arch >= Arch::avx512_bf16;
+    const bool tiles = pairs && arch == Arch::amx;
+    const double terms = tiles ? 32 : (pairs ? 2 : 1);  // that one step adds to one sum
     for (int64_t rounds : {1, 2, 5}) {
       const MultiplyAdded done = cpu_kernels<MultiplyAddKernels<T>>(arch).multiply_adds(rounds);
       const auto n = static_cast<double>(rounds);
-      const double sums = done.sum / (pairs ? 0.5 + 0.25 * n : 1 - std::pow(0.5, n + 1));
-      EXPECT_EQ(done.flops, 2 * n * sums * (pairs ? 2 : 1)) << static_cast<int>(arch) << ", " << rounds << " rounds";
+      const double last = tiles ? 0.5 + 8 * n : (pairs ? 0.5 + 0.25 * n : 1 - std::pow(0.5, n + 1));
+      const double sums = done.sum / last;
+      EXPECT_EQ(done.flops, 2 * n * sums * terms) << static_cast<int>(arch) << ", " << rounds << " rounds";
     }
   }
 }

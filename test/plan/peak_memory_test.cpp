@@ -23,10 +23,10 @@ struct Case {
   std::string family;
   Overrides changes;
   int64_t ranks = 1;
-  int threads = 1;  // oneDNN's workspace grows with their number
+  int threads = 1;
 };
 
-// Three times the observed error, since oneDNN's workspaces differ between CPUs; the plan promises 5 %.
+// Three times the observed error; the plan promises 5 %.
 constexpr double kTolerance = 0.03;
 
 // The peak bytes of a rank's tensors, of the rank along pp that has most.

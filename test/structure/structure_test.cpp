@@ -241,7 +241,6 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "without_first_keys",
       "register_peak_per_thread",
       "chosen_arch",
-      "may_use_amx",
       "parse_arch",
       "restrict_cpu_libraries",
       "describe_kernels",

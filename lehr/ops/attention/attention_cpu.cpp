@@ -5,35 +5,12 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
-#include <optional>
-#include <type_traits>
 
-#include "lehr/base/call_context.h"
 #include "lehr/memory/caching_allocator.h"
 #include "lehr/meter/operation_meter.h"
 #include "lehr/ops/attention/attention_meta.h"
-#include "lehr/ops/attention/bf16_brgemm.h"
 #include "lehr/ops/attention/kernels.h"
 #include "lehr/ops/cpu.h"
-
-namespace lehr::ops {
-
-namespace {
-const ContextSlot<bool> kPairProduct("pair product");
-}
-
-PairProductScope::PairProductScope() : before_(kPairProduct.get()) {
-  kPairProduct.set(true);
-}
-PairProductScope::~PairProductScope() {
-  kPairProduct.set(before_);
-}
-
-bool wants_pair_product(Arch arch) {
-  return arch == Arch::avx512_bf16 && (kPairProduct.get() || has_amx_bf16(arch));
-}
-
-}  // namespace lehr::ops
 
 namespace lehr::ops::cpu {
 
@@ -64,24 +41,17 @@ AttentionCall<T> attention_call(
       .value_size = v.size(3),
       .window = plan.window,
       .scale = static_cast<float>(plan.scale),
-      .softcap = static_cast<float>(plan.softcap),
-      .pair_product =
-          std::is_same_v<T, Bf16> && wants_pair_product() && Bf16Brgemm::available() ? Bf16Brgemm::product : nullptr};
+      .softcap = static_cast<float>(plan.softcap)};
 }
 
-// The scratch memory of one thread, in floats, and the configuration of the CPU's tile registers if they are used.
+// The scratch memory of one thread, in floats.
 class Scratch {
  public:
-  Scratch(int64_t floats, PairProduct product) : memory_(static_cast<size_t>(floats) * sizeof(float)) {
-    if (product != nullptr) {
-      products_.emplace();
-    }
-  }
+  explicit Scratch(int64_t floats) : memory_(static_cast<size_t>(floats) * sizeof(float)) {}
   float* data() const { return static_cast<float*>(memory_.data()); }
 
  private:
   ScratchMemory memory_;
-  std::optional<Bf16Brgemm> products_;
 };
 
 // Calls body with an element of the dtype; there are no float64 kernels.
@@ -145,7 +115,7 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(
     const int64_t parts =
         std::max<int64_t>(1, std::min(blocks_of(call.queries), (2 * num_threads() + jobs - 1) / jobs));
     run_kernel(q, 0, jobs * parts, 1, [&](int64_t first, int64_t last) {
-      const Scratch scratch(attention_forward_scratch(call), call.pair_product);
+      const Scratch scratch(attention_forward_scratch(call));
       for (int64_t i = first; i < last; ++i) {
         kernels.forward(call, scratch.data(), i / parts, i % parts, parts);
       }
@@ -174,7 +144,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
         .dk = elements<T>(dk),
         .dv = elements<T>(dv)};
     run_kernel(q, 0, q.size(0) * k.size(2), 1, [&](int64_t first, int64_t last) {
-      const Scratch scratch(attention_backward_scratch(call.forward), call.forward.pair_product);
+      const Scratch scratch(attention_backward_scratch(call.forward));
       for (int64_t job = first; job < last; ++job) {
         kernels.backward(call, scratch.data(), job);
       }

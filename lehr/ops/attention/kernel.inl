@@ -115,6 +115,7 @@ LEHR_INLINE float softmax_step(float* row, float& max, float& sum) {
 // K_j^T, online softmax, O += P V_j; finally O / l.
 template <class T>
 void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t index, int64_t part, int64_t parts) {
+  const TileRegisters registers;
   const AttentionJob<T> job{call, index / call.key_heads, index % call.key_heads};
   const int64_t padded = job.padded(), padded_value = job.padded_value();
   const int64_t tile_size = kTile * padded, value_tile_size = kTile * padded_value;
@@ -154,7 +155,7 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
     for (int64_t key_block = job.first_key(first) / kTile; key_block <= last_block; ++key_block) {
       const float* keys = keys_transposed + key_block * tile_size;
       const Band band = keys_of_queries(job, first, rows, key_block);
-      multiply<false, T, Scores::in_c>(call.pair_product, query, keys, scores, kTile, kTile, depth, &band, call.scale);
+      multiply<false, T, Scores::in_c>(query, keys, scores, kTile, kTile, depth, &band, call.scale);
       for (int64_t row = 0; row < rows; ++row) {
         float* score = scores + row * kTile;
         if (call.softcap > 0) {
@@ -170,7 +171,7 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
       }
       words_of_columns<T>(scores, kTile * kTile, scores);
       const float* value = values + key_block * value_tile_size;
-      multiply<true, T, Scores::in_a>(call.pair_product, scores, value, output, kTile, padded_value, key_depth, &band);
+      multiply<true, T, Scores::in_a>(scores, value, output, kTile, padded_value, key_depth, &band);
     }
     for (int64_t row = 0; row < rows; ++row) {
       T* out = call.out + job.out_at(member, first + row);
@@ -219,6 +220,7 @@ LEHR_INLINE void backward_row(const TileQueries& queries, int64_t key, float sof
 // and is computed by the caller.
 template <class T>
 void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch, int64_t index) {
+  const TileRegisters registers;
   const AttentionCall<T>& call = backward.forward;
   const AttentionJob<T> job{call, index / call.key_heads, index % call.key_heads};
   const int64_t padded = job.padded(), padded_value = job.padded_value();
@@ -290,9 +292,8 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
       const TileQueries of_tile{
           keys_of_queries(job, first, rows, key_block), log_sums + tile * kTile, row_products + tile * kTile};
       const Band band = of_tile.keys.transposed();  // the queries that see each key
-      const PairProduct pairs = call.pair_product;
-      multiply<false, T, Scores::in_c>(pairs, key, query, weights, kTile, kTile, depth, &band, call.scale);
-      multiply<false, T, Scores::in_c>(pairs, value, dout, dscores, kTile, kTile, value_depth, &band);
+      multiply<false, T, Scores::in_c>(key, query, weights, kTile, kTile, depth, &band, call.scale);
+      multiply<false, T, Scores::in_c>(value, dout, dscores, kTile, kTile, value_depth, &band);
       for (int64_t row = 0; row < kTile; ++row) {
         backward_row(of_tile, row, call.softcap, weights + row * kTile, dscores + row * kTile);
       }
@@ -300,14 +301,14 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
       dout = outgoing + tile * value_tile_size;
       words_of_columns<T>(weights, score_tile_size, weights);
       // dV += P^T dO
-      multiply<true, T, Scores::in_a>(pairs, weights, dout, dvalue, kTile, padded_value, row_depth, &band);
+      multiply<true, T, Scores::in_a>(weights, dout, dvalue, kTile, padded_value, row_depth, &band);
       const float* dscores_by_row = words_of_columns<T>(dscores, score_tile_size, weights);
       // dK += dS^T Q
-      multiply<true, T, Scores::in_a>(pairs, dscores_by_row, query, dkey, kTile, padded, row_depth, &band);
+      multiply<true, T, Scores::in_a>(dscores_by_row, query, dkey, kTile, padded, row_depth, &band);
       words_of_rows<T>(dscores, kTile);
       float* dquery = dqueries_transposed + tile * tile_size;
       // dQ^T += K^T dS^T
-      multiply<true, T, Scores::in_b>(pairs, key_transposed, dscores, dquery, padded, kTile, row_depth, &of_tile.keys);
+      multiply<true, T, Scores::in_b>(key_transposed, dscores, dquery, padded, kTile, row_depth, &of_tile.keys);
     }
     unpack_rows(dkey, padded, key_rows, call.size, call.scale, backward.dk + at, job.key_stride());
     unpack_rows(dvalue, padded_value, key_rows, call.value_size, 1, backward.dv + value_at, job.value_stride());

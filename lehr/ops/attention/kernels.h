@@ -5,11 +5,6 @@
 
 namespace lehr::ops {
 
-/// C (rows, cols) = A B, or C += A B if `add`. A is (rows, depth) bfloat16; B is (depth / 2, cols) words, each two
-/// bfloat16 that are adjacent along the depth; C is float32. All are row-major and contiguous.
-using PairProduct =
-    void (*)(int64_t rows, int64_t cols, int64_t depth, const float* a, const float* b, float* c, bool add);
-
 /// Causal attention of queries (batch, queries, query_heads, size) to keys (batch, keys, key_heads, size). The queries
 /// have the last positions of the keys. Values and output have value_size instead of size.
 template <class T>
@@ -24,8 +19,7 @@ struct AttentionCall {
   int64_t batch, queries, keys, query_heads, key_heads, size, value_size;
   int64_t window;  ///< Maximum number of keys per query, up to its own position.
   float scale;
-  float softcap;                       ///< 0 for none.
-  PairProduct pair_product = nullptr;  ///< Replaces the kernel's matmul of bfloat16 pairs; null for the kernel's own.
+  float softcap;  ///< 0 for none.
 };
 
 template <class T>
@@ -67,26 +61,10 @@ constexpr int64_t attention_backward_scratch(const AttentionCall<T>& call) {
 template <class T>
 struct AttentionKernels {
   static constexpr bool kHasPairs = sizeof(T) == sizeof(Bf16);
+  static constexpr bool kHasTiles = kHasPairs;
   /// Computes the job's query blocks part, part + parts, ...
   void (*forward)(const AttentionCall<T>& call, float* scratch, int64_t index, int64_t part, int64_t parts);
   void (*backward)(const AttentionBackwardCall<T>& call, float* scratch, int64_t index);
-};
-
-/// Returns whether attention in bfloat16 runs its matmuls by a PairProduct: on CPUs with AMX, and within a
-/// PairProductScope if the CPU has AVX512-BF16.
-bool wants_pair_product(Arch arch = current_arch());
-
-/// Makes attention on this thread use a PairProduct although the CPU has no AMX, until destroyed. For tests of the code
-/// that CPUs with AMX run.
-class PairProductScope {
- public:
-  PairProductScope();
-  ~PairProductScope();
-  PairProductScope(const PairProductScope&) = delete;
-  PairProductScope& operator=(const PairProductScope&) = delete;
-
- private:
-  bool before_;
 };
 
 }  // namespace lehr::ops

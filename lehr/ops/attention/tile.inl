@@ -11,6 +11,9 @@
 
 #include "lehr/ops/attention/kernels.h"
 #include "lehr/ops/kernels/vec.inl"
+#ifdef LEHR_TILES
+#include "lehr/ops/kernels/tiles.inl"
+#endif
 #include "lehr/ops/matmul/pack.inl"
 
 namespace lehr::ops::LEHR_ARCH {
@@ -118,11 +121,59 @@ LEHR_INLINE void multiply_visible(
       a + row * depth + from, b + from * cols + column, c + row * cols + column, cols, depth, to - from, factor);
 }
 
+#ifdef LEHR_TILES
+using TileRegisters = TileScope;
+
+// multiply_visible in tile registers, for a block of (kAmxBlock, kAmxBlock). Words of the depth are taken kAmx at a time:
+// masked elements of scores are zeros.
+template <bool kAdd, Scores kScores>
+LEHR_INLINE void multiply_tiles(
+    const float* a,
+    const float* b,
+    float* c,
+    int64_t row,
+    int64_t column,
+    int64_t cols,
+    int64_t depth,
+    float factor,
+    const Band* band) {
+  constexpr int64_t kWords = 2 * kAmx;  // numbers in kAmx words
+  int64_t from = 0, to = depth / kAmx;
+  if constexpr (kScores == Scores::in_c) {
+    if (column >= band->past[row + kAmxBlock - 1] || column + kAmxBlock <= band->first[row]) {
+      return;
+    }
+  } else if constexpr (kScores == Scores::in_a) {
+    from = band->first[row] / kWords;
+    to = (band->past[row + kAmxBlock - 1] + kWords - 1) / kWords;
+  } else if constexpr (kScores == Scores::in_b) {
+    from = band->first[column] / kWords;
+    to = (band->past[column + kAmxBlock - 1] + kWords - 1) / kWords;
+  }
+  constexpr int64_t kWord = sizeof(float);
+  float* const sums = c + row * cols + column;
+  start_block<kAdd>(sums, cols * kWord, kAmx * cols);
+  add_to_block(
+      {a + row * depth + from * kAmx, kAmx, kAmx * depth, depth * kWord},
+      {b + from * kAmx * cols + column, kAmx * cols, kAmx, cols * kWord},
+      to - from);
+  store_block(sums, cols * kWord, kAmx * cols);
+  for (int64_t r = 0; factor != 1 && r < kAmxBlock; ++r) {
+    for (int64_t i = 0; i < kAmxBlock; i += kLanes<float>) {
+      store(sums + r * cols + i, load(sums + r * cols + i, All{}) * factor, All{});
+    }
+  }
+}
+#else
+struct TileRegisters {
+  TileRegisters() {}  // used, for compilers that warn
+};
+#endif
+
 // C (rows, cols) = factor A B, or C += A B (factor 1). All are row-major. A (rows, depth) and B (depth, cols) consist
 // of words: one number, or two if T is bfloat16 and the CPU multiplies pairs. rows and cols are multiples of 32.
 template <bool kAdd, class T, Scores kScores = Scores::none>
 void multiply(
-    PairProduct product,
     const float* a,
     const float* b,
     float* c,
@@ -131,14 +182,15 @@ void multiply(
     int64_t depth,
     const Band* band,
     float factor = 1) {
-  constexpr int64_t lanes = kLanes<float>;
-  if (kInWord<T> == 2 && product != nullptr) {
-    product(rows, cols, depth * kInWord<T>, a, b, c, kAdd);
-    for (int64_t i = 0; factor != 1 && i < rows * cols; i += lanes) {
-      store(c + i, load(c + i, All{}) * factor, All{});
+#ifdef LEHR_TILES
+  static_assert(kInWord<T> == 2);
+  for (int64_t n = 0; n < cols; n += kAmxBlock) {
+    for (int64_t m = 0; m < rows; m += kAmxBlock) {
+      multiply_tiles<kAdd, kScores>(a, b, c, m, n, cols, depth, factor, band);
     }
-    return;
   }
+#else
+  constexpr int64_t lanes = kLanes<float>;
   constexpr int64_t kRest = 4;  // rows of the last blocks
   for (int64_t n = 0; n < cols; n += 2 * lanes) {
     int64_t m = 0;
@@ -152,6 +204,7 @@ void multiply(
       multiply_visible<kAdd, kScores, 2, T>(a, b, c, m, n, cols, depth, factor, band);
     }
   }
+#endif
 }
 
 // Packs up to 64 rows of one head, `stride` elements apart, into a tile (64, padded), padded with zeros.

@@ -30,8 +30,9 @@ struct WideOf<double> {
 template <class T>
 using Wide = typename WideOf<T>::type;
 
-/// Instruction sets, weakest first. The last is AVX-512 with dot products of bfloat16 pairs (AVX512-BF16).
-enum class Arch { generic, avx2, avx512, avx512_bf16 };
+/// Instruction sets, weakest first. The last two are AVX-512 with dot products of bfloat16 pairs (AVX512-BF16), and the
+/// same with bfloat16 matmuls in tile registers (AMX).
+enum class Arch { generic, avx2, avx512, avx512_bf16, amx };
 
 /// Returns the best instruction set that this build has and this CPU supports.
 Arch best_arch();
@@ -39,9 +40,6 @@ Arch best_arch();
 /// Returns the instruction set in use: chosen_arch() (ops/cpu_choice.h), or a lower one that an ArchScope of this
 /// thread asks for.
 Arch current_arch();
-
-/// Returns whether the CPU multiplies bfloat16 in AMX's tiles, and LEHR_CPU permits it.
-bool has_amx_bf16(Arch arch = current_arch());
 
 /// Limits current_arch() of this thread until destroyed, so that a test can run every variant.
 class ArchScope {
@@ -73,15 +71,25 @@ namespace avx512bf16 {
 template <class Kernels>
 const Kernels& kernels_of();
 }
+namespace amx {
+template <class Kernels>
+const Kernels& kernels_of();
+}
 /// @}
 
 /// Returns an operator's kernels for an instruction set; there are those of AVX512-BF16 if `Kernels::kHasPairs` is
-/// true. Inside a parallel region, pass the arch of the thread that started it.
+/// true, and those of AMX if `Kernels::kHasTiles` is. Inside a parallel region, pass the arch of the thread that
+/// started it.
 template <class Kernels>
 const Kernels& cpu_kernels(Arch arch = current_arch()) {
 #ifdef __x86_64__
+  if constexpr (requires { requires Kernels::kHasTiles; }) {
+    if (arch == Arch::amx) {
+      return amx::kernels_of<Kernels>();
+    }
+  }
   if constexpr (requires { requires Kernels::kHasPairs; }) {
-    if (arch == Arch::avx512_bf16) {
+    if (arch >= Arch::avx512_bf16) {
       return avx512bf16::kernels_of<Kernels>();
     }
   }

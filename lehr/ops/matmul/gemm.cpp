@@ -17,8 +17,8 @@
 namespace lehr::ops {
 
 namespace {
-// Maximum size of a block of c, which bounds the memory for panels.
-constexpr int64_t kMostRows = 22 * kGemmUnitRows;
+// Maximum size of a block of c, which bounds the memory for panels, but for less than a unit more.
+constexpr int64_t kMostRows = 1056;
 constexpr int64_t kMostColumns = 2048;
 // Maximum words of panels of the whole a, which are kept if c has several blocks of columns.
 constexpr int64_t kMostKept = 4 << 20;
@@ -33,11 +33,11 @@ int64_t part_of(int64_t size, int64_t most, int64_t unit) {
   return std::min(size, ceil_div(ceil_div(size, ceil_div(size, most)), unit) * unit);
 }
 
-// Null with AMX in bfloat16, which oneDNN uses, and in bfloat16 on CPUs other than x86-64.
+// Null in bfloat16 on CPUs other than x86-64.
 const Gemm* kernels_for(at::ScalarType type) {
 #ifdef __x86_64__
   if (type == at::kBFloat16) {
-    return has_amx_bf16() ? nullptr : &cpu_kernels<GemmKernels<Bf16>>().gemm;
+    return &cpu_kernels<GemmKernels<Bf16>>().gemm;
   }
 #endif
   return type == at::kFloat ? &cpu_kernels<GemmKernels<float>>().gemm : nullptr;
@@ -54,11 +54,11 @@ class Product {
         c_(c),
         add_(add),
         is_bf16_(a.scalar_type() == at::kBFloat16),
-        rows_(part_of(a.size(0), kMostRows, kGemmUnitRows)),
+        rows_(part_of(a.size(0), kMostRows, kernels_.unit_rows)),
         columns_(part_of(b.size(1), kMostColumns, kernels_.columns)),
         depth_(part_of(a.size(1), kGemmDepth * per_word(), per_word())) {
     constexpr int64_t kLine = 16;  // words per cache line; panels of b begin on one
-    const int64_t words = ceil_div(depth_, per_word());
+    const int64_t words = words_of(depth_);
     a_words_ = ceil_div(ceil_div(rows_, kernels_.rows) * kernels_.rows * words, kLine) * kLine;
     const int64_t blocks_of_a = ceil_div(a.size(0), rows_) * ceil_div(a.size(1), depth_);
     keeps_a_ = b.size(1) > columns_ && blocks_of_a * a_words_ <= kMostKept;
@@ -90,6 +90,9 @@ class Product {
 
  private:
   int64_t per_word() const { return kernels_.per_word; }
+
+  // Returns the words of panels of `depth` terms.
+  int64_t words_of(int64_t depth) const { return ceil_div(depth, per_word() * kernels_.step) * kernels_.step; }
 
   static char* element(const at::Tensor& tensor, int64_t row, int64_t column) {
     const int64_t at = row * tensor.stride(0) + column * tensor.stride(1);
@@ -131,12 +134,12 @@ class Product {
         .b = b_panels,
         .rows = rows,
         .columns = columns,
-        .depth = ceil_div(depth, per_word()),
+        .depth = words_of(depth),
         .from = at > 0 ? sums : (add_ ? result : GemmPlace{}),
         .to = at + depth < a_.size(1) ? sums : result};
-    const int64_t units = ceil_div(rows, kGemmUnitRows) * ceil_div(columns, kernels_.columns);
+    const int64_t units = ceil_div(rows, kernels_.unit_rows) * ceil_div(columns, kernels_.columns);
     constexpr int64_t kMultiplications = 1 << 20;  // minimum number of multiplications per thread
-    const int64_t grain = ceil_div(kMultiplications, kGemmUnitRows * kernels_.columns * depth);
+    const int64_t grain = ceil_div(kMultiplications, kernels_.unit_rows * kernels_.columns * depth);
     parallel_for(0, units, grain, [&](int64_t first, int64_t last) { kernels_.multiply(call, first, last); });
   }
 

@@ -5,9 +5,9 @@
 
 namespace lehr::ops {
 
-/// Returns whether gemm supports these matrices: float32, or bfloat16 on an x86-64 without AMX; on the CPU (or running
-/// on meta), not empty, and with contiguous rows or columns. Without AVX512-BF16, elements of bfloat16 are widened when
-/// they are packed, and multiplied in float32.
+/// Returns whether gemm supports these matrices: float32, or bfloat16 on an x86-64; on the CPU (or running on meta),
+/// not empty, and with contiguous rows or columns. Without AVX512-BF16, elements of bfloat16 are widened when they are
+/// packed, and multiplied in float32.
 bool gemm_takes(const at::Tensor& a, const at::Tensor& b);
 
 /// Returns whether gemm_ can write a result of a's type to c: rows are contiguous and do not overlap.

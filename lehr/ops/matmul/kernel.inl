@@ -20,7 +20,13 @@ using GemmBlock = FloatVec[kGemmRows][2];
 template <class T>
 LEHR_INLINE void add_panels(const float* a, const float* b, int64_t depth, GemmBlock& sum) {
   constexpr const T* kType = nullptr;
+  constexpr int64_t kAhead = 16;  // words; panels come from the level-2 cache or beyond
   for (int64_t k = 0; k < depth; ++k) {
+    if constexpr (LEHR_VECTOR_BYTES >= 64) {
+      __builtin_prefetch(a + (k + kAhead) * kGemmRows);
+      __builtin_prefetch(b + (k + kAhead) * kGemmColumns);
+      __builtin_prefetch(b + (k + kAhead) * kGemmColumns + kLanes<float>);
+    }
     const FloatVec b0 = load(b + k * kGemmColumns, All{});
     const FloatVec b1 = load(b + k * kGemmColumns + kLanes<float>, All{});
 #pragma GCC unroll 16
@@ -116,31 +122,15 @@ LEHR_INLINE void multiply_edge(
   }
 }
 
-// See GemmKernels::multiply. Consecutive units share a block of a, which stays in the level-2 cache while panels of b
-// are streamed.
 template <class T>
 void gemm_multiply(const GemmCall& call, int64_t first, int64_t last) {
-  const auto min = [](int64_t x, int64_t y) { return x < y ? x : y; };
-  const int64_t column_panels = (call.columns + kGemmColumns - 1) / kGemmColumns;
-  const int64_t row_panels = (call.rows + kGemmRows - 1) / kGemmRows;
-  const int64_t row_blocks = (call.rows + kGemmUnitRows - 1) / kGemmUnitRows;
-  for (int64_t unit = first; unit < last; ++unit) {
-    const int64_t column = unit % column_panels * kGemmColumns;
-    const float* b = call.b + column * call.depth;
-    const int64_t columns = min(kGemmColumns, call.columns - column);
-    const int64_t block = unit / column_panels;  // blocks differ by at most one panel, so that units cost the same
-    const int64_t last_panel = row_panels * (block + 1) / row_blocks;
-    for (int64_t panel = row_panels * block / row_blocks; panel < last_panel; ++panel) {
-      const int64_t row = panel * kGemmRows;
-      const float* a = call.a + row * call.depth;
-      const int64_t rows = min(kGemmRows, call.rows - row);
-      if (rows < kGemmRows || columns < kGemmColumns) {
-        multiply_edge<T>(call, a, b, row, column, rows, columns);
-      } else {
-        multiply_panels<T>(call, a, b, row, column);
-      }
+  for_each_block(call, kGemmUnitRows, kGemmRows, kGemmColumns, first, last, [&](const GemmBlockAt& at) {
+    if (at.rows < kGemmRows || at.columns < kGemmColumns) {
+      multiply_edge<T>(call, at.a, at.b, at.row, at.column, at.rows, at.columns);
+    } else {
+      multiply_panels<T>(call, at.a, at.b, at.row, at.column);
     }
-  }
+  });
 }
 
 template <int64_t kPerWord>
@@ -156,7 +146,9 @@ template <class T, int64_t kPerWord>
 constexpr GemmKernels<T> kGemm = {
     {.rows = kGemmRows,
      .columns = kGemmColumns,
+     .unit_rows = kGemmUnitRows,
      .per_word = kPerWord,
+     .step = 1,
      .pack = gemm_pack<T, kPerWord>,
      .multiply = gemm_multiply<typename WordOf<kPerWord>::type>}};
 

@@ -20,24 +20,29 @@ struct GemmPlace {
 };
 
 /// to = from + a b, where a `from` without words is zero. a and b are packed in panels [panel][depth][rows or columns]
-/// of four-byte words, each one float32 or a pair of bfloat16. The last panel is padded with zeros.
+/// of four-byte words, each one float32 or a pair of bfloat16 (with AMX, see tiles.inl). The last panel is padded with
+/// zeros.
 struct GemmCall {
   const float* a;
   const float* b;
   int64_t rows, columns;
-  int64_t depth;  ///< In words.
+  int64_t depth;  ///< Of the panels, in words.
   GemmPlace from, to;
 };
-/// Maximum number of rows of a that are multiplied by one panel of b before the next panel.
+/// Maximum number of rows of a that are multiplied by one panel of b before the next panel: with vectors, and with
+/// tiles, which multiply so fast that b must come from the level-3 cache less often.
 constexpr int64_t kGemmUnitRows = 48;
-/// Maximum depth of panels, in words: then kGemmUnitRows rows fit a level-2 cache of 256 KiB, and few matmuls need a
-/// second pass over their sums.
+constexpr int64_t kTileUnitRows = 256;
+/// Maximum depth of panels, in words: then a unit's rows fit a level-2 cache of 256 KiB (of 2 MiB with tiles), and few
+/// matmuls need a second pass over their sums.
 constexpr int64_t kGemmDepth = 1024;
 
 /// GEMM kernels of one element type.
 struct Gemm {
   int64_t rows, columns;  ///< Width of the panels of a, and of b.
+  int64_t unit_rows;      ///< Maximum number of rows of a unit: a multiple of `rows`.
   int64_t per_word;       ///< Elements per word: 2 for pairs of bfloat16, else 1.
+  int64_t step;           ///< Words to a multiple of which panels are padded with zeros along the depth.
   /// Packs panels [first, last) of an operand.
   void (*pack)(const GemmOperand& operand, bool is_b, float* to, int64_t first, int64_t last);
   /// Computes units [first, last). With P panels of b, unit i is panel i % P of b with block i / P of the rows of a,
@@ -45,10 +50,11 @@ struct Gemm {
   void (*multiply)(const GemmCall& call, int64_t first, int64_t last);
 };
 
-/// For T float or Bf16. With AVX512-BF16, those of Bf16 multiply pairs; else they widen to float32.
+/// For T float or Bf16. With AVX512-BF16 and AMX, those of Bf16 multiply pairs; else they widen to float32.
 template <class T>
 struct GemmKernels {
   static constexpr bool kHasPairs = sizeof(T) == sizeof(Bf16);
+  static constexpr bool kHasTiles = kHasPairs;
   Gemm gemm;
 };
 

@@ -10,7 +10,39 @@ namespace {
 
 constexpr int64_t kGemmRows = LEHR_VECTOR_BYTES >= 64 ? 12 : (LEHR_VECTOR_BYTES >= 32 ? 6 : 4);
 constexpr int64_t kGemmColumns = 2 * kLanes<float>;
-static_assert(kGemmUnitRows % kGemmRows == 0);
+
+// A block of the result at (row, column), of which (rows, columns) exist, and its panels.
+struct GemmBlockAt {
+  const float* a;
+  const float* b;
+  int64_t row, column, rows, columns;
+};
+
+// Calls f(GemmBlockAt) for each block of units [first, last): see Gemm::multiply. Consecutive units share a block of a,
+// which stays in the level-2 cache while panels of b are streamed.
+template <class F>
+LEHR_INLINE void for_each_block(
+    const GemmCall& call, int64_t unit_rows, int64_t width_a, int64_t width_b, int64_t first, int64_t last, F&& f) {
+  const auto min = [](int64_t x, int64_t y) { return x < y ? x : y; };
+  const int64_t column_panels = (call.columns + width_b - 1) / width_b;
+  const int64_t row_panels = (call.rows + width_a - 1) / width_a;
+  const int64_t row_blocks = (call.rows + unit_rows - 1) / unit_rows;
+  for (int64_t unit = first; unit < last; ++unit) {
+    const int64_t column = unit % column_panels * width_b;
+    const int64_t block = unit / column_panels;  // blocks differ by at most one panel, so that units cost the same
+    const int64_t last_panel = row_panels * (block + 1) / row_blocks;
+    for (int64_t panel = row_panels * block / row_blocks; panel < last_panel; ++panel) {
+      const int64_t row = panel * width_a;
+      f(GemmBlockAt{
+          call.a + row * call.depth,
+          call.b + column * call.depth,
+          row,
+          column,
+          min(width_a, call.rows - row),
+          min(width_b, call.columns - column)});
+    }
+  }
+}
 
 template <int... kIndex>
 struct Indices {};

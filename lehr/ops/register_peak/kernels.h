@@ -13,13 +13,10 @@ struct MultiplyAdded {
 template <class T>
 struct MultiplyAddKernels {
   static constexpr bool kHasPairs = sizeof(T) == sizeof(Bf16);
+  static constexpr bool kHasTiles = kHasPairs;
   /// Runs `rounds` rounds of independent multiply-adds in registers. Every sum starts at 0.5, and a round computes
-  /// sum * 0.5 + 0.5, or with pairs of bfloat16, sum + 0.5 * 0.5 + 0 * 0.
+  /// sum * 0.5 + 0.5; with pairs of bfloat16, sum + 0.5 * 0.5 + 0 * 0; in tiles, sum + 32 * 0.5 * 0.5.
   MultiplyAdded (*multiply_adds)(int64_t rounds);
 };
-
-/// Returns a function that runs `rounds` rounds of multiply-adds in AMX's tiles and returns their FLOPs; null if this
-/// CPU has none, or the system does not permit them, as in some containers.
-double (*tile_multiply_adds(Arch arch = current_arch()))(int64_t rounds);
 
 }  // namespace lehr::ops

@@ -12,21 +12,6 @@
 
 namespace lehr::ops {
 
-#ifdef __x86_64__
-namespace amx {
-bool permitted();
-double multiply_adds(int64_t rounds);
-}  // namespace amx
-
-double (*tile_multiply_adds(Arch arch))(int64_t rounds) {
-  return has_amx_bf16(arch) && amx::permitted() ? amx::multiply_adds : nullptr;
-}
-#else
-double (*tile_multiply_adds(Arch))(int64_t rounds) {
-  return nullptr;
-}
-#endif
-
 namespace {
 using FlopsOfRounds = std::function<double(int64_t rounds)>;
 
@@ -43,9 +28,6 @@ FlopsOfRounds multiply_adds_in(at::ScalarType dtype) {
     case at::kDouble:
       return vectors<double>(arch);
     case at::kBFloat16:
-      if (const auto tiles = tile_multiply_adds(arch); tiles != nullptr) {
-        return tiles;
-      }
       return vectors<Bf16>(arch);
     default:
       return vectors<float>(arch);
