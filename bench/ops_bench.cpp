@@ -283,7 +283,9 @@ void register_all() {
   add("global_norm 40M", [](auto& s, auto type, bool fused) { global_norm_bench(s, type, fused); });
   for (const auto& [rows, columns, depth] : {std::tuple{2048, 768, 256}, {1024, 3072, 1024}, {1024, 1024, 3072}}) {
     for (const auto& [layout, what] :
-         {std::pair{Layout::output, "output"}, {Layout::of_input, "of input"}, {Layout::of_weight, "of weight"}}) {
+         {std::pair{Layout::output, "output"},
+          {Layout::of_input, "gradient of input"},
+          {Layout::of_weight, "gradient of weight"}}) {
       add(fmt::format("matmul {}x{}x{} {}", rows, columns, depth, what),
           [=, m = rows, n = columns, k = depth, which = layout](auto& s, auto type, bool fused) {
             matmul_bench(s, type, fused, which, m, n, k);

@@ -99,8 +99,8 @@ void restrict_cpu_libraries() {
 }
 
 std::string describe_kernels(at::ScalarType dtype) {
-  const bool tiles = dtype == at::kBFloat16;
-  const std::string title = names_of(tiles ? current_arch() : std::min(current_arch(), Arch::avx512_bf16)).title;
+  const Arch without_tiles = std::min(current_arch(), Arch::avx512_bf16);  // AMX multiplies bfloat16 only
+  const std::string title = names_of(dtype == at::kBFloat16 ? current_arch() : without_tiles).title;
   return title + (is_set(std::getenv(kVariable)) ? fmt::format(" ({})", kVariable) : "");
 }
 

@@ -34,6 +34,15 @@ TEST(CpuChoice, RefusesInstructionSetsThatTheCpuLacks) {
       "LEHR_CPU: this CPU has no AVX-512 with BF16; expected one of generic, avx2, avx512, or none, for the best");
 }
 
+TEST(CpuChoice, RefusesTilesThatTheSystemDoesNotPermit) {
+  EXPECT_THAT(
+      error_of([] { parse_arch("amx", Arch::avx512_bf16); }), testing::StartsWith("LEHR_CPU: this CPU has no AMX"));
+}
+
+TEST(CpuChoice, OfFloat32IsNeverDescribedAsTiles) {
+  EXPECT_THAT(describe_kernels(at::kFloat), testing::Not(testing::HasSubstr("AMX")));
+}
+
 TEST(CpuChoice, IsDescribed) {
   const ArchScope scope(Arch::generic);
   EXPECT_THAT(describe_kernels(at::kFloat), testing::StartsWith("plain x86-64"));

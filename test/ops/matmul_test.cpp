@@ -78,6 +78,23 @@ TEST(Matmul, HasTheBitsOfItsBlocksOfColumns) {
   }
 }
 
+// Zeros of panels are added to the sums too, and 0 times NaN is NaN.
+TEST(Matmul, DependsOnNothingThatPanelsHeldBefore) {
+  at::globalContext().setDeterministicAlgorithms(true, false);  // at::empty fills tensors with NaN
+  everywhere([](at::ScalarType type, const std::string& what) {
+    const at::Tensor a = random_tensor({33, 1043}, type), b = random_tensor({1043, 70}, type);
+    for (const at::Tensor& left : {a, a.t().contiguous().t()}) {
+      for (const at::Tensor& right : {b, b.t().contiguous().t()}) {
+        if (gemm_takes(left, right)) {
+          EXPECT_LE(worst_error(gemm(left, right), a.to(at::kDouble).matmul(b.to(at::kDouble))), tolerance(type))
+              << what;
+        }
+      }
+    }
+  });
+  at::globalContext().setDeterministicAlgorithms(false, false);
+}
+
 // Rounding a partial sum to bfloat16 would be wrong where large parts cancel.
 TEST(Matmul, OfBfloat16IsRoundedOnceForAnyDepth) {
   const at::Tensor a = random_tensor({61, 4101}, at::kBFloat16), b = random_tensor({4101, 70}, at::kBFloat16);

@@ -39,7 +39,8 @@ at::Tensor rounded_by_reference(const at::Tensor& x, const RoundingNoise& noise)
 
 std::vector<ops::Arch> archs() {
   std::vector<ops::Arch> list;
-  for (const auto arch : {ops::Arch::generic, ops::Arch::avx2, ops::Arch::avx512, ops::Arch::avx512_bf16}) {
+  for (const auto arch :
+       {ops::Arch::generic, ops::Arch::avx2, ops::Arch::avx512, ops::Arch::avx512_bf16, ops::Arch::amx}) {
     if (arch <= ops::current_arch()) {
       list.push_back(arch);
     }

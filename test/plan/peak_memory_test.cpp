@@ -23,7 +23,6 @@ struct Case {
   std::string family;
   Overrides changes;
   int64_t ranks = 1;
-  int threads = 1;
 };
 
 // Three times the observed error; the plan promises 5 %.
@@ -106,7 +105,6 @@ const std::vector<Case> kMoreCases{
     {"dense, all kept", "qwen3", {{"activation_checkpoint.mode", "none"}}},
     {"dense, matmuls recomputed", "qwen3", selective("\"op\"")},
     {"experts, all kept", "qwen3_moe", {{"activation_checkpoint.mode", "none"}}},
-    {"dense, mixed, on two threads", "qwen3", {{"training.mixed_precision_param", "bfloat16"}}, 1, 2},
     {"dense, mixed, computed again",
      "qwen3",
      {{"training.mixed_precision_param", "bfloat16"}, {"activation_checkpoint.mode", "full"}}},
@@ -142,20 +140,17 @@ Peaks peaks_of(const Case& one) {
 }
 
 TEST(PeakMemory, EqualsThatOfRuns) {
-  const int threads = at::get_num_threads();
   std::vector<Case> cases = kCases;
   if (test::all_meshes()) {
     cases.insert(cases.end(), kMoreCases.begin(), kMoreCases.end());
   }
   for (const Case& one : cases) {
     SCOPED_TRACE(one.name);
-    at::set_num_threads(one.threads);
     const Peaks peaks = peaks_of(one);
     EXPECT_NEAR(peaks.planned, peaks.measured, kTolerance * peaks.measured);
     EXPECT_NEAR(
         peaks.forecast, peaks.planned, 1e-3 * peaks.planned);  // a plan measures one of several identical layers
   }
-  at::set_num_threads(threads);
 }
 
 // Reductions of the stage whose backwards end first are in flight during those of the other.

@@ -12,7 +12,7 @@
 #include "lehr/ops/attention/kernels.h"
 #include "lehr/ops/kernels/vec.inl"
 #ifdef LEHR_TILES
-#include "lehr/ops/kernels/tiles.inl"
+#include "lehr/ops/kernels/amx.inl"
 #endif
 #include "lehr/ops/matmul/pack.inl"
 
@@ -124,8 +124,8 @@ LEHR_INLINE void multiply_visible(
 #ifdef LEHR_TILES
 using TileRegisters = TileScope;
 
-// multiply_visible in tile registers, for a block of (kAmxBlock, kAmxBlock). Words of the depth are taken kAmx at a time:
-// masked elements of scores are zeros.
+// multiply_visible in tile registers, for a block of (kTileBlock, kTileBlock). Words of the depth are taken kTileSide
+// at a time, which is right because masked scores are zeros.
 template <bool kAdd, Scores kScores>
 LEHR_INLINE void multiply_tiles(
     const float* a,
@@ -137,36 +137,36 @@ LEHR_INLINE void multiply_tiles(
     int64_t depth,
     float factor,
     const Band* band) {
-  constexpr int64_t kWords = 2 * kAmx;  // numbers in kAmx words
-  int64_t from = 0, to = depth / kAmx;
+  constexpr int64_t kWords = 2 * kTileSide;  // numbers in kTileSide words
+  int64_t from = 0, to = depth / kTileSide;
   if constexpr (kScores == Scores::in_c) {
-    if (column >= band->past[row + kAmxBlock - 1] || column + kAmxBlock <= band->first[row]) {
+    if (column >= band->past[row + kTileBlock - 1] || column + kTileBlock <= band->first[row]) {
       return;
     }
   } else if constexpr (kScores == Scores::in_a) {
     from = band->first[row] / kWords;
-    to = (band->past[row + kAmxBlock - 1] + kWords - 1) / kWords;
+    to = (band->past[row + kTileBlock - 1] + kWords - 1) / kWords;
   } else if constexpr (kScores == Scores::in_b) {
     from = band->first[column] / kWords;
-    to = (band->past[column + kAmxBlock - 1] + kWords - 1) / kWords;
+    to = (band->past[column + kTileBlock - 1] + kWords - 1) / kWords;
   }
   constexpr int64_t kWord = sizeof(float);
   float* const sums = c + row * cols + column;
-  start_block<kAdd>(sums, cols * kWord, kAmx * cols);
+  start_block<kAdd>(sums, cols * kWord, kTileSide * cols);
   add_to_block(
-      {a + row * depth + from * kAmx, kAmx, kAmx * depth, depth * kWord},
-      {b + from * kAmx * cols + column, kAmx * cols, kAmx, cols * kWord},
+      {a + row * depth + from * kTileSide, kTileSide, kTileSide * depth, depth * kWord},
+      {b + from * kTileSide * cols + column, kTileSide * cols, kTileSide, cols * kWord},
       to - from);
-  store_block(sums, cols * kWord, kAmx * cols);
-  for (int64_t r = 0; factor != 1 && r < kAmxBlock; ++r) {
-    for (int64_t i = 0; i < kAmxBlock; i += kLanes<float>) {
+  store_block(sums, cols * kWord, kTileSide * cols);
+  for (int64_t r = 0; factor != 1 && r < kTileBlock; ++r) {
+    for (int64_t i = 0; i < kTileBlock; i += kLanes<float>) {
       store(sums + r * cols + i, load(sums + r * cols + i, All{}) * factor, All{});
     }
   }
 }
 #else
 struct TileRegisters {
-  TileRegisters() {}  // used, for compilers that warn
+  TileRegisters() {}  // so that compilers do not warn of an unused variable
 };
 #endif
 
@@ -184,8 +184,8 @@ void multiply(
     float factor = 1) {
 #ifdef LEHR_TILES
   static_assert(kInWord<T> == 2);
-  for (int64_t n = 0; n < cols; n += kAmxBlock) {
-    for (int64_t m = 0; m < rows; m += kAmxBlock) {
+  for (int64_t n = 0; n < cols; n += kTileBlock) {
+    for (int64_t m = 0; m < rows; m += kTileBlock) {
       multiply_tiles<kAdd, kScores>(a, b, c, m, n, cols, depth, factor, band);
     }
   }

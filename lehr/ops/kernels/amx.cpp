@@ -5,4 +5,4 @@
 #define LEHR_VECTOR_BYTES 64
 #define LEHR_PAIRS
 #define LEHR_TILES
-#include "lehr/ops/kernels/tile_operators.inl"  // every tiles.inl of an operator; written by CMakeLists.txt
+#include "lehr/ops/kernels/amx_operators.inl"  // every amx.inl of an operator; written by CMakeLists.txt

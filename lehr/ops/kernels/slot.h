@@ -1,8 +1,8 @@
 // The CPU kernels of an operator: a struct of functions for each element type, compiled once per instruction set.
 //
 // An operator declares the struct in its kernels.h and fills it in its kernel.inl (LEHR_KERNELS, vec.inl), which all
-// instruction sets compile. There is no list of operators: cpu_kernels() refers to the structs by their types, and the
-// linker reports one that no kernel.inl fills.
+// instruction sets but AMX compile, and for AMX in its amx.inl. There is no list of operators: cpu_kernels() refers to
+// the structs by their types, and the linker reports one that no file fills.
 //
 // The kernels are compiled several times with different compiler flags. So neither this header, nor kernels.h, nor the
 // kernels may include inline functions that the rest of the program uses too: the linker would keep one copy, perhaps

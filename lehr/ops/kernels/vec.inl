@@ -8,7 +8,7 @@
 #define LEHR_INLINE inline __attribute__((always_inline))
 
 // Defines an operator's kernels for this instruction set. AVX512-BF16 has only those of LEHR_PAIR_KERNELS, for structs
-// whose kHasPairs is true; it takes the others of AVX-512. AMX has those of files tiles.inl.
+// whose kHasPairs is true; it takes the others of AVX-512. AMX has those that files amx.inl define.
 #define LEHR_DEFINE_KERNELS(...)         \
   template <>                            \
   decltype(__VA_ARGS__)& kernels_of() {  \

@@ -17,7 +17,7 @@
 namespace lehr::ops {
 
 namespace {
-// Maximum size of a block of c, which bounds the memory for panels, but for less than a unit more.
+// Maximum size of a block of c, which bounds the memory for panels. Rows are those of whole units.
 constexpr int64_t kMostRows = 1056;
 constexpr int64_t kMostColumns = 2048;
 // Maximum words of panels of the whole a, which are kept if c has several blocks of columns.
@@ -54,9 +54,9 @@ class Product {
         c_(c),
         add_(add),
         is_bf16_(a.scalar_type() == at::kBFloat16),
-        rows_(part_of(a.size(0), kMostRows, kernels_.unit_rows)),
+        rows_(part_of(a.size(0), kMostRows / kernels_.unit_rows * kernels_.unit_rows, kernels_.unit_rows)),
         columns_(part_of(b.size(1), kMostColumns, kernels_.columns)),
-        depth_(part_of(a.size(1), kGemmDepth * per_word(), per_word())) {
+        depth_(part_of(a.size(1), kGemmDepth * per_word(), per_word() * kernels_.step)) {
     constexpr int64_t kLine = 16;  // words per cache line; panels of b begin on one
     const int64_t words = words_of(depth_);
     a_words_ = ceil_div(ceil_div(rows_, kernels_.rows) * kernels_.rows * words, kLine) * kLine;
@@ -139,7 +139,7 @@ class Product {
         .to = at + depth < a_.size(1) ? sums : result};
     const int64_t units = ceil_div(rows, kernels_.unit_rows) * ceil_div(columns, kernels_.columns);
     constexpr int64_t kMultiplications = 1 << 20;  // minimum number of multiplications per thread
-    const int64_t grain = ceil_div(kMultiplications, kernels_.unit_rows * kernels_.columns * depth);
+    const int64_t grain = ceil_div(kMultiplications, std::min(rows, kernels_.unit_rows) * kernels_.columns * depth);
     parallel_for(0, units, grain, [&](int64_t first, int64_t last) { kernels_.multiply(call, first, last); });
   }
 

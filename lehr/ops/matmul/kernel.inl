@@ -13,6 +13,8 @@
 namespace lehr::ops::LEHR_ARCH {
 namespace {
 
+static_assert(kGemmUnitRows % kGemmRows == 0);
+
 using GemmBlock = FloatVec[kGemmRows][2];
 
 // The micro-kernel: sum += a b for panels a [depth][kGemmRows] and b [depth][kGemmColumns] of words of type T. Per step

@@ -20,7 +20,7 @@ struct GemmPlace {
 };
 
 /// to = from + a b, where a `from` without words is zero. a and b are packed in panels [panel][depth][rows or columns]
-/// of four-byte words, each one float32 or a pair of bfloat16 (with AMX, see tiles.inl). The last panel is padded with
+/// of four-byte words, each one float32 or a pair of bfloat16 (with AMX, see amx.inl). The last panel is padded with
 /// zeros.
 struct GemmCall {
   const float* a;
@@ -30,7 +30,7 @@ struct GemmCall {
   GemmPlace from, to;
 };
 /// Maximum number of rows of a that are multiplied by one panel of b before the next panel: with vectors, and with
-/// tiles, which multiply so fast that b must come from the level-3 cache less often.
+/// tiles, which multiply so fast that reading b from the level-3 cache would limit them.
 constexpr int64_t kGemmUnitRows = 48;
 constexpr int64_t kTileUnitRows = 256;
 /// Maximum depth of panels, in words: then a unit's rows fit a level-2 cache of 256 KiB (of 2 MiB with tiles), and few

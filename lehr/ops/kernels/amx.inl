@@ -9,19 +9,19 @@ namespace lehr::ops::LEHR_ARCH {
 namespace {
 
 /// Rows of a tile register, and words per row: 16 rows of 64 bytes.
-constexpr int64_t kAmx = 16;
-constexpr int64_t kAmxBytes = kAmx * sizeof(float);
+constexpr int64_t kTileSide = 16;
+constexpr int64_t kTileRowBytes = kTileSide * sizeof(float);
 /// Rows and columns of the sums that stay in registers: 2 x 2 tiles.
-constexpr int64_t kAmxBlock = 2 * kAmx;
+constexpr int64_t kTileBlock = 2 * kTileSide;
 
-// While an object exists, each of this thread's eight tile registers has kAmx rows of kAmx words.
+// While an object exists, each of this thread's eight tile registers has kTileSide rows of kTileSide words.
 class TileScope {
  public:
   TileScope() {
     Shapes shapes;
     for (int i = 0; i < kCount; ++i) {
-      shapes.row_bytes[i] = kAmxBytes;
-      shapes.rows[i] = kAmx;
+      shapes.row_bytes[i] = kTileRowBytes;
+      shapes.rows[i] = kTileSide;
     }
     // gcc 12 declares that LDTILECFG reads 8 bytes, and would drop the stores to the other 56.
     asm volatile("" : : "m"(shapes));
@@ -43,10 +43,15 @@ class TileScope {
   };
 };
 
-// The words of a matmul's operand for one block: kAmx along the depth, by kAmxBlock rows of a or columns of b.
+// gcc 12 declares tile loads without their memory operand, and could move earlier stores behind them.
+LEHR_INLINE void complete_stores() {
+  asm volatile("" : : : "memory");
+}
+
+// The words of a matmul's operand for one block: kTileSide along the depth, by kTileBlock rows of a or columns of b.
 struct TileOperand {
   const float* words;
-  int64_t step;       // words from here to the next kAmx along the depth
+  int64_t step;       // words from here to the next kTileSide along the depth
   int64_t second;     // words to the second tile
   int64_t row_bytes;  // between rows of a tile
 };
@@ -54,11 +59,12 @@ struct TileOperand {
 // Sets the sums of a block to 0, or to those at `sums`.
 template <bool kAdd>
 LEHR_INLINE void start_block(const float* sums, int64_t row_bytes, int64_t second_rows) {
+  complete_stores();
   if constexpr (kAdd) {
     _tile_loadd(0, sums, row_bytes);
-    _tile_loadd(1, sums + kAmx, row_bytes);
+    _tile_loadd(1, sums + kTileSide, row_bytes);
     _tile_loadd(2, sums + second_rows, row_bytes);
-    _tile_loadd(3, sums + second_rows + kAmx, row_bytes);
+    _tile_loadd(3, sums + second_rows + kTileSide, row_bytes);
   } else {
     _tile_zero(0);
     _tile_zero(1);
@@ -67,7 +73,7 @@ LEHR_INLINE void start_block(const float* sums, int64_t row_bytes, int64_t secon
   }
 }
 
-// Adds a b for `steps` steps of kAmx words. A row of a tile of b holds one word of each of kAmx columns.
+// Adds a b for `steps` steps of kTileSide words. A row of a tile of b holds one word of each of kTileSide columns.
 LEHR_INLINE void add_to_block(const TileOperand& a, const TileOperand& b, int64_t steps) {
   const float* left = a.words;
   const float* right = b.words;
@@ -85,9 +91,9 @@ LEHR_INLINE void add_to_block(const TileOperand& a, const TileOperand& b, int64_
 
 LEHR_INLINE void store_block(float* sums, int64_t row_bytes, int64_t second_rows) {
   _tile_stored(0, sums, row_bytes);
-  _tile_stored(1, sums + kAmx, row_bytes);
+  _tile_stored(1, sums + kTileSide, row_bytes);
   _tile_stored(2, sums + second_rows, row_bytes);
-  _tile_stored(3, sums + second_rows + kAmx, row_bytes);
+  _tile_stored(3, sums + second_rows + kTileSide, row_bytes);
 }
 
 }  // namespace
