@@ -40,7 +40,7 @@ TEST(Matmul, EqualsATenForPartialAndManyBlocks) {
     const at::Tensor a = random_tensor({m, k}, type);
     const at::Tensor b = random_tensor({k, n}, type);
     const at::Tensor expected = at::mm(a.to(at::kFloat), b.to(at::kFloat));
-    for (const Arch arch : {Arch::amx, Arch::avx512_bf16, Arch::avx512, Arch::avx2, Arch::generic}) {
+    for (const Arch arch : all_archs()) {
       const ArchScope scope(arch);
       if (!gemm_takes(a, b)) {
         continue;

@@ -1,5 +1,6 @@
 #include "lehr/plan/search.h"
 
+#include <ATen/Context.h>
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
@@ -320,6 +321,7 @@ TEST(StagePieces, AddUpToStagesThatAreMeasuredInFull) {
 
 // Units that stay unsharded take the same memory on any number of ranks, and so do unreduced gradients.
 TEST(StagePieces, HaveTheUnshardedMemoryOfWholeStagesOnMoreRanks) {
+  at::globalContext().setDeterministicAlgorithms(true, false);  // matmuls of lehr::mm on every CPU
   const testing::Planned planned(model_of(
       "qwen3",
       {{"parallelism.data_parallel_shard_degree", "16"},
@@ -342,8 +344,8 @@ TEST(StagePieces, HaveTheUnshardedMemoryOfWholeStagesOnMoreRanks) {
   same(made.whole_gradient_bytes, whole.whole_gradient_bytes, 0.01);
   same(made.gradient_bytes, whole.gradient_bytes, 0.01);
   same(made.forward.pointwise_bytes, whole.forward.pointwise_bytes, 0.02);
-  // Two units are unsharded in another order: 5.1 MB of 66, and of some more where float32 matmuls have panels.
-  same(made.first_backward_peak, whole.first_backward_peak, 0.08);
+  same(made.first_backward_peak, whole.first_backward_peak, 0.06);  // two units are unsharded in another order
+  at::globalContext().setDeterministicAlgorithms(false, false);
 }
 
 // Shares of FLOPs in float8 follow the keys: those of linear layers do not count experts, whose own share is that of
