@@ -301,6 +301,9 @@ std::unique_ptr<Run> build_run(TrainConfig config, const RunEnvironment& environ
   const RunStart start = find_start(run);
   allocate_parameters(run);
   load_or_initialize(run, start);
+  if (run.checkpoints) {
+    run.checkpoints->require_local_space();
+  }
   load_teacher(run);
   build_step(run);
   open_log(run, given, recompute);

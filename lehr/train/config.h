@@ -138,6 +138,8 @@ struct CheckpointConfig {
   std::string folder = "checkpoints";
   int64_t interval = 500;
   int64_t keep_latest_k = 10;
+  int64_t local_interval = 0;
+  std::string local_folder = "/dev/shm";
   int64_t load_step = -1;
   bool verify = true;
   std::optional<std::string> initial_load_path;

@@ -30,6 +30,16 @@ void CheckpointConfig::fields(FieldVisitor& v) {
   v.optional("folder", folder, "Folder of the checkpoints, inside job.dump_folder.");
   v.optional("interval", interval, "Steps between checkpoints; the last step is always saved.", positive());
   v.optional("keep_latest_k", keep_latest_k, "Number of complete checkpoints to keep; 0: all.", at_least(0));
+  v.optional(
+      "local_interval",
+      local_interval,
+      "Steps between local checkpoints, of which only the newest is kept: a run whose processes died resumes from it, and "
+      "so repeats fewer steps. All ranks must be on one machine. 0: none.",
+      at_least(0));
+  v.optional(
+      "local_folder",
+      local_folder,
+      "Folder of this machine for local checkpoints. /dev/shm is memory, and takes that of two checkpoints.");
   v.optional("load_step", load_step, "Step of the checkpoint to resume from; -1: the newest.", at_least(-1));
   v.optional(
       "verify",
@@ -149,6 +159,12 @@ void CheckpointConfig::check(Problems& problems) const {
   }
   if (folder.empty()) {
     problems.add("checkpoint.folder", "expected the name of a folder, found an empty string");
+  }
+  if (local_interval > 0 && (!enable || local_interval >= interval)) {
+    problems.add(
+        "checkpoint.local_interval",
+        enable ? "has no effect unless it is less than checkpoint.interval; lower it, or set it to 0"
+               : "has no effect while checkpoint.enable is false; remove one of the two");
   }
   if (!enable && load_step >= 0) {
     problems.add("checkpoint.load_step", "has no effect while checkpoint.enable is false; remove one of the two");

@@ -29,9 +29,10 @@ void require_step(const state::CheckpointStore& store, int64_t step) {
       step,
       steps.empty() ? "none" : fmt::format("those of step {}", fmt::join(steps, ", ")));
 }
+}  // namespace
 
-// Returns the same answer on all ranks.
-std::optional<std::string> damage_of(const fs::path& folder, bool contents, state::Coordinator& coordinator) {
+std::optional<std::string> damage_of_checkpoint(
+    const fs::path& folder, bool contents, state::Coordinator& coordinator) {
   if (auto found = state::find_damage(folder, contents, coordinator)) {
     return found;
   }
@@ -50,7 +51,6 @@ std::optional<std::string> damage_of(const fs::path& folder, bool contents, stat
   });
   return unreadable.empty() ? std::nullopt : std::optional(unreadable);
 }
-}  // namespace
 
 FoundCheckpoint find_checkpoint(
     state::CheckpointStore& store, std::optional<int64_t> step, bool contents, state::Coordinator& coordinator) {
@@ -60,7 +60,7 @@ FoundCheckpoint find_checkpoint(
       return std::string();
     });
     const fs::path folder = store.path_of(*step);
-    const auto problem = damage_of(folder, contents, coordinator);
+    const auto problem = damage_of_checkpoint(folder, contents, coordinator);
     require(!problem, "checkpoint.load_step: {}", problem.value_or(""));
     return {.folder = folder, .warnings = {}};
   }
@@ -77,7 +77,7 @@ FoundCheckpoint find_checkpoint(
   for (size_t i = steps.size(); i-- > 0;) {
     const int64_t candidate = std::stoll(steps[i]);
     const fs::path folder = store.path_of(candidate);
-    if (auto problem = damage_of(folder, contents, coordinator)) {
+    if (auto problem = damage_of_checkpoint(folder, contents, coordinator)) {
       damaged.emplace_back(candidate, std::move(*problem));
       continue;
     }

@@ -21,6 +21,7 @@
 #include "lehr/state/weights.h"
 #include "lehr/train/chat.h"
 #include "lehr/train/find_checkpoint.h"
+#include "lehr/train/local_checkpoints.h"
 #include "lehr/train/non_finite.h"
 #include "lehr/train/precision.h"
 #include "lehr/train/rank_share.h"
@@ -30,7 +31,6 @@
 namespace lehr::train {
 
 namespace {
-
 std::filesystem::path checkpoint_root(const TrainConfig& config) {
   return std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder;
 }
@@ -130,6 +130,10 @@ RunCheckpoints::RunCheckpoints(
     store_->recover();
     return std::string();
   });
+  if (config.checkpoint.local_interval > 0) {
+    local_ = std::make_unique<LocalCheckpoints>(
+        config.checkpoint, checkpoint_root(config), make_coordinator(mesh, "local checkpoints"));
+  }
   if (config.training.task == TaskKind::sft) {
     // A base model may not list the token that ends a turn as a stop token.
     stop_ids_ = stop_ids_of(tokenizer, chat_template_of(config), stop_ids_);
@@ -147,9 +151,20 @@ std::optional<std::filesystem::path> RunCheckpoints::find() {
     const int64_t step = config_.checkpoint.load_step;
     return std::to_string(step >= 0 && std::filesystem::exists(went_back_file(step)) ? -1 : step);
   }));
+  if (local_) {
+    const int64_t newest = std::stoll(coordinator_->from_main("newest", [this] {
+      const auto latest = store_->latest();
+      return std::to_string(latest ? latest->step : -1);
+    }));
+    // A run that goes back to a step must not continue from a later one.
+    const int64_t above = wanted < 0 ? newest : std::numeric_limits<int64_t>::max();
+    if (const auto found = local_->find(above, warnings_)) {
+      return found->path;
+    }
+  }
   FoundCheckpoint found = find_checkpoint(
       *store_, wanted < 0 ? std::nullopt : std::optional(wanted), config_.checkpoint.verify, *coordinator_);
-  warnings_ = std::move(found.warnings);
+  warnings_.insert(warnings_.end(), found.warnings.begin(), found.warnings.end());
   return found.folder;
 }
 
@@ -246,19 +261,22 @@ const std::vector<state::TensorInfo>& RunCheckpoints::all_of(
   return found->second;
 }
 
-std::optional<std::string> RunCheckpoints::save(const RunState& state) {
-  const int64_t max_shard_bytes = config_.checkpoint.max_shard_size_mb * 1000 * 1000;
+void RunCheckpoints::require_finite(int64_t step) {
   coordinator_->decide("finite", non_finite_parameter(model_), [&](const std::vector<std::string>& names) {
     const auto name = std::find_if(names.begin(), names.end(), [](const auto& text) { return !text.empty(); });
     if (name != names.end()) {
       fail_runtime(
           "step {}: {} is not finite any more, so nothing was saved and the run ends; the previous checkpoint is kept. "
           "Resume from it with a lower optimizer.lr",
-          state.step,
+          step,
           *name);
     }
     return std::string();
   });
+}
+
+state::CheckpointContents RunCheckpoints::contents_of(const RunState& state) {
+  const int64_t max_shard_bytes = config_.checkpoint.max_shard_size_mb * 1000 * 1000;
   state::CheckpointContents contents{.step = state.step, .weights = {}};
   const bool adapters = config_.peft.has_adapters();  // PEFT has no sharded files
   auto weights = share_of_parameters(model_, map_, mesh_);
@@ -278,13 +296,44 @@ std::optional<std::string> RunCheckpoints::save(const RunState& state) {
   if (coordinator_->is_main()) {
     add_texts(contents, state);
   }
+  return contents;
+}
+
+std::optional<std::string> RunCheckpoints::save(const RunState& state) {
+  require_finite(state.step);
+  const state::CheckpointContents contents = contents_of(state);
   const auto earlier = wait();  // save() would wait too, but the return value must not depend on timing
   writer_->save(contents);
   return earlier;
 }
 
+std::optional<std::string> RunCheckpoints::save_local(const RunState& state) {
+  invariant(local_ != nullptr, "checkpoint: save_local() without local checkpoints");
+  require_finite(state.step);
+  const state::CheckpointContents contents = contents_of(state);
+  local_->wait();
+  const auto earlier = local_->take_failure();
+  local_->save(contents);
+  return earlier;
+}
+
+void RunCheckpoints::require_local_space() {
+  if (local_) {
+    local_->require_space(state::num_bytes(contents_of({})));
+  }
+}
+
+void RunCheckpoints::remove_local() {
+  if (local_) {
+    local_->remove();
+  }
+}
+
 void RunCheckpoints::wait_copied() {
   writer_->wait_copied();
+  if (local_) {
+    local_->wait();
+  }
 }
 
 int64_t RunCheckpoints::copied_bytes() const {
@@ -295,7 +344,7 @@ int64_t RunCheckpoints::copied_bytes() const {
       bytes += static_cast<int64_t>(part.tensor.nbytes());
     }
   }
-  return bytes;
+  return local_ ? 2 * bytes : bytes;
 }
 
 void RunCheckpoints::add_texts(state::CheckpointContents& contents, const RunState& state) const {

@@ -32,6 +32,7 @@ struct CheckpointContents;
 namespace lehr::train {
 
 struct ConfiguredRun;
+class LocalCheckpoints;
 
 /// The checkpoints of one run. All ranks construct one and call its functions together, in the same order; errors and
 /// return values are the same on all of them. It uses only the transport's store, no collectives.
@@ -53,10 +54,14 @@ class RunCheckpoints {
   ~RunCheckpoints();
 
   /// Returns the folder to resume from: checkpoint.load_step unless the run went back to it before, or the newest
-  /// complete one; nullopt for a new run. Newer damaged checkpoints are set aside (step-N.damaged), which
+  /// complete one, which may be a local checkpoint; nullopt for a new run. Newer damaged checkpoints are set aside (step-N.damaged), which
   /// take_warnings() reports. Throws a usage error if there is no checkpoint of load_step or it is damaged, and if all
   /// are damaged.
   std::optional<std::filesystem::path> find();
+
+  /// Throws a usage error if the config asks for local checkpoints that have no room (LocalCheckpoints::require_space).
+  /// The optimizer's state must be allocated.
+  void require_local_space();
 
   /// Returns and clears the warnings of previous calls. Only on the main rank.
   std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
@@ -90,12 +95,16 @@ class RunCheckpoints {
   /// of an earlier save, if there was one: a failed save loses only itself, never an earlier checkpoint. Throws a
   /// runtime error, and saves nothing, if a weight is not finite.
   std::optional<std::string> save(const RunState& state);
+  /// As save(), but writes a local checkpoint, which needs checkpoint.local_interval > 0.
+  std::optional<std::string> save_local(const RunState& state);
 
-  /// Waits until weights and optimizer state may change again after a save. Call it before an update.
+  /// Waits until weights and optimizer state may change again after a save, and until a local checkpoint is complete.
+  /// Call it before an update.
   void wait_copied();
 
-  /// Bytes of the copy that save() makes on this rank. It is written in the background, and the next save reuses its
-  /// memory, so it stays allocated after the first save. The optimizer's state must be allocated.
+  /// Bytes of the copy that save() makes on this rank, and of that of save_local() if there are local checkpoints. They
+  /// are written in the background, and the next save reuses their memory, so they stay allocated after the first save.
+  /// The optimizer's state must be allocated.
   int64_t copied_bytes() const;
 
   /// The seconds that the last finished save took to write, known from the next save or wait on.
@@ -104,9 +113,14 @@ class RunCheckpoints {
   /// Waits until everything is on disk. Returns the error of an earlier save, if there was one.
   std::optional<std::string> wait();
 
+  /// Removes the local checkpoints, if any: save() has saved the last state.
+  void remove_local();
+
  private:
   Continuation check_here(const std::filesystem::path& folder, const ConfiguredRun& now) const;
   const std::vector<state::TensorInfo>& all_of(const std::string& stem, const std::vector<state::TensorInfo>& mine);
+  void require_finite(int64_t step);
+  state::CheckpointContents contents_of(const RunState& state);
   void add_texts(state::CheckpointContents& contents, const RunState& state) const;
   std::optional<std::string> failure();
   at::ScalarType weights_type() const;
@@ -132,6 +146,7 @@ class RunCheckpoints {
   std::optional<double> write_seconds_;
   std::unique_ptr<state::CheckpointStore> store_;
   std::unique_ptr<state::AsyncCheckpointer> writer_;
+  std::unique_ptr<LocalCheckpoints> local_;  // null: none
 };
 
 }  // namespace lehr::train

@@ -101,6 +101,8 @@ void Trainer::train_step() {
   const bool stop = stop_requested();
   if (save_due(step) || (stop && run.checkpoints)) {
     save(step);
+  } else if (local_save_due(step)) {
+    save_local();
   }
   result_.stopped = stop && step < run.config.training.steps;
 }
@@ -170,6 +172,11 @@ bool Trainer::validation_due(int64_t step) const {
 
 bool Trainer::save_due(int64_t step) const {
   return run_->checkpoints && due(run_->config.checkpoint.interval, step);
+}
+
+bool Trainer::local_save_due(int64_t step) const {
+  const int64_t every = run_->config.checkpoint.local_interval;
+  return run_->checkpoints && every > 0 && step % every == 0;
 }
 
 // Exchanges the memory of the ranks too, as they exchange something anyway.
@@ -252,6 +259,16 @@ void Trainer::save(int64_t step) {
   emit(Event::checkpoint_requested, step);
 }
 
+// It counts as time of the step, since it may follow every step.
+void Trainer::save_local() {
+  value_of(results_, kResults).flush();
+  Run& run = *run_;
+  run.ranks.set_doing(fmt::format("the local checkpoint after step {}", run.state.step));
+  if (const auto problem = run.checkpoints->save_local(run.state)) {
+    run.logger.warn("{}; training continues", *problem);
+  }
+}
+
 namespace {
 // Waits for the checkpoint that is being written. Throws if it, or the last one (`known`), was not saved.
 void require_saved(RunCheckpoints& checkpoints, const std::optional<std::string>& known) {
@@ -272,6 +289,9 @@ void Trainer::save_now() {
 void Trainer::close() {
   if (run_->checkpoints) {
     require_saved(*run_->checkpoints, last_save_problem_);
+    if (saved_step_ == run_->state.step) {
+      run_->checkpoints->remove_local();
+    }
   }
   if (run_->log) {
     run_->log->finish();

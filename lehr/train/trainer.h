@@ -64,6 +64,7 @@ class Trainer {
   void validate_if_cut_short();
   void validate(int64_t step);
   void save(int64_t step);
+  void save_local();
   void close();
   void write_sample();
   bool results_are_deferred() const;
@@ -71,6 +72,7 @@ class Trainer {
   bool due(int64_t every, int64_t step) const;
   bool validation_due(int64_t step) const;
   bool save_due(int64_t step) const;
+  bool local_save_due(int64_t step) const;
   void emit(Event event, int64_t step, const std::map<std::string, double>* metrics = nullptr) const {
     run_->events.emit(event, {.step = step, .model = run_->model.get(), .metrics = metrics});
   }

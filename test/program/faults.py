@@ -208,6 +208,28 @@ def restarted_by_itself():
     expect("two kills with --restarts: no person is needed, and the bits are the same", good, f"{run.code}\n{error}")
 
 
+def restarted_from_a_local_checkpoint():
+    """Checkpoints are 30 steps apart and local ones 1: a killed rank costs the step that it was in, and one that was not copied."""
+    folder = work / "in_memory"
+    folder.mkdir()
+    local = ("--checkpoint.interval=30", "--checkpoint.local_interval=1", f"--checkpoint.local_folder={folder}")
+    run = new_run("local", RANKS).start(*local, launch=("--restarts", 3), loud=True)
+    kills = []
+    for step in (8, 25, 45):
+        run.wait_for(step)
+        kills.append(run.steps())
+        run.hit(rng.randrange(RANKS), signal.SIGKILL)
+        time.sleep(1)
+    log = run.process.communicate(timeout=300)[0]
+    resumed = [int(step) for step in re.findall(r"resuming from .*/step-(\d+): ", log)]
+    good = run.process.returncode == 0 and run.bits(STEPS) == whole(RANKS).bits(STEPS)
+    near = len(resumed) == len(kills) and all(done - 1 <= step for step, done in zip(resumed, kills))
+    expect(f"three kills after steps {kills} with local checkpoints: the run resumes from steps {resumed}, with the same bits",
+           good and near, log)
+    expect("local checkpoints are removed at the end", not list(folder.iterdir()), list(folder.iterdir()))
+    expect("local checkpoints: nothing is left behind", not run.leftovers(), run.leftovers())
+
+
 def goes_on_with_fewer_ranks():
     """A rank that is killed twice is left out: dp_shard 2 x tp 2 becomes tp 2, and the losses are those of one device."""
     expected, seconds = whole(1).losses(), []
@@ -319,6 +341,7 @@ FAULTS = {
     "abort": lambda: crashed(signal.SIGABRT),
     "launcher": launcher_killed,
     "restarts": restarted_by_itself,
+    "local": restarted_from_a_local_checkpoint,
     "fewer": goes_on_with_fewer_ranks,
     "disk": disk_full,
     "truncated": lambda: damaged("truncated", truncated, "model.safetensors"),
