@@ -4,7 +4,7 @@ Usage: lost_rank.py LEHR [--kills N] [--seed N] [--table FILE]      (standard li
 
 The model is that of bench/profile_small.toml, whose step has 1024 tokens, here 256 per rank (dp_shard 4). A rank that has
 failed once already is killed at a random instant of a step: it is left out, and two ranks go on (three do not divide the four
-sequences of a step). The stages of the time are those that the log shows; the last one is the step itself.
+sequences of a step). Local checkpoints are in memory. The stages of the time are those that the log shows; the last one is the step itself.
 """
 import argparse, os, random, re, shutil, signal, statistics, sys, tempfile, threading, time
 from pathlib import Path
@@ -14,7 +14,7 @@ from disturbed_run import Run
 RANKS = 4
 CONFIG = "bench/profile_small.toml"
 SETTINGS = ["--parallelism.data_parallel_shard_degree=4", "--training.global_batch_size=4", "--training.seq_len=256",
-            "--training.steps=1000000", "--checkpoint.enable=true", "--checkpoint.interval=1", "--checkpoint.keep_latest_k=2"]
+            "--training.steps=1000000", "--checkpoint.enable=true", "--checkpoint.interval=1000", "--checkpoint.local_interval=1"]
 # The ends of the stages, as lines of the output, each after the one before.
 STAGES = {
     "detected, ranks ended": re.compile(r"starting all ranks again"),
@@ -63,9 +63,9 @@ def stages_of(lines, kill):
     return seconds
 
 
-def lose_a_rank(lehr, folder, rng):
+def lose_a_rank(lehr, folder, memory, rng):
     """Kills one rank twice; returns the stages after the second time, and the number of ranks that go on."""
-    run = Run(lehr, folder, CONFIG, RANKS, SETTINGS)
+    run = Run(lehr, folder, CONFIG, RANKS, [*SETTINGS, f"--checkpoint.local_folder={memory}"])
     victim = rng.randrange(RANKS)
     run.start(launch=("--restarts", 2, "--min-ranks", 1), loud=True)
     output = Output(run.process)
@@ -114,16 +114,18 @@ def main():
         parser.error("--kills: expected at least 1")
     rng = random.Random(options.seed)
     work = Path(tempfile.mkdtemp(prefix="lehr-lost-rank-"))
+    memory = Path(tempfile.mkdtemp(prefix="lehr-lost-rank-", dir="/dev/shm"))
     losses = []
     try:
         for number in range(1, options.kills + 1):
-            stages, ranks = lose_a_rank(options.lehr.resolve(), work / "run", rng)
+            stages, ranks = lose_a_rank(options.lehr.resolve(), work / "run", memory, rng)
             losses.append(stages)
             print(f"{number} of {options.kills}: {sum(stages.values()):.1f} s to the next step, on {ranks} ranks: "
                   + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in stages.items())
                   + f"; load {os.getloadavg()[0]:.1f}", flush=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(memory, ignore_errors=True)
     table = table_of(losses)
     print(table)
     if options.table:
