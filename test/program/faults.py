@@ -6,49 +6,13 @@ Usage: faults.py LEHR [--seed N] [--only WORD] [--kills N] [--table FILE]      (
 Runs have one device, or four ranks as processes (dp_shard 2 x tp 2). The instants and the victims follow from the seed.
 docs/reliability.md describes the faults; --table writes its table.
 """
-import argparse, os, random, re, shutil, signal, sys, tempfile, time
+import argparse, os, re, shutil, signal, sys, time
 from pathlib import Path
 
-from disturbed_run import Run, file_limit, flip_a_bit, wait_until
+import links
+from disturbed_run import file_limit, flip_a_bit, wait_until
 from expectations import expect, failures
-
-CONFIG = """
-[model]
-name = "qwen3"
-flavor = "debugmodel"
-[model.args]
-hidden_size = 32
-intermediate_size = 64
-num_hidden_layers = 2
-num_attention_heads = 4
-num_key_value_heads = 2
-head_dim = 8
-vocab_size = 257
-[tokenizer]
-path = "byte"
-[[data.datasets]]
-path = "DATA"
-[training]
-seq_len = 64
-local_batch_size = 2
-global_batch_size = 8
-steps = 60
-dtype = "float64"
-[lr_scheduler]
-warmup_steps = 2
-[checkpoint]
-interval = 1
-keep_latest_k = 3
-[comm]
-init_timeout_seconds = 60
-train_timeout_seconds = 5
-[metrics]
-measure_peak = false
-enable_tensorboard = false
-"""
-STEPS, RANKS = 60, 4
-MESH = ["--parallelism.data_parallel_shard_degree=2", "--parallelism.tensor_parallel_degree=2"]
-DIAGNOSED_IN = 10  # seconds, beside the time limit of a collective and that of starting a process on a busy machine
+from fault_harness import DIAGNOSED_IN, RANKS, STEPS, Harness
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("lehr", type=Path)
@@ -59,55 +23,9 @@ parser.add_argument("--table", type=Path)
 options = parser.parse_args()
 if options.kills < 1:
     parser.error("--kills: expected at least 1")
-lehr, rng = options.lehr.resolve(), random.Random(options.seed)
-work = Path(tempfile.mkdtemp(prefix="lehr-faults-"))
-rows = []
-
-
-def new_run(name, ranks, data=None):
-    """Returns a run in a folder of its own, with one process or four."""
-    config = work / f"{name}.toml"
-    config.write_text(CONFIG.replace("DATA", str(data or work / "data.txt")))
-    return Run(lehr, work / name, config, ranks, MESH if ranks == RANKS else [], rng=rng)
-
-
-undisturbed = {}
-
-
-def whole(ranks):
-    """Returns an undisturbed run on that many ranks."""
-    if ranks not in undisturbed:
-        undisturbed[ranks] = new_run(f"undisturbed_{ranks}", ranks)
-        begin = time.monotonic()
-        code, error = undisturbed[ranks].finish()
-        undisturbed[ranks].seconds = time.monotonic() - begin
-        assert code == 0, error
-    return undisturbed[ranks]
-
-
-def goes_on(name, run, fault, diagnosed):
-    """Starts the run again after a fault: it has the bits of an undisturbed run, and leaves nothing behind."""
-    done = run.steps()
-    begin = time.monotonic()
-    run.start()
-    run.wait_for(done + 1)
-    run.recovered = recovered = time.monotonic() - begin
-    error = run.end()
-    good = run.code == 0 and run.bits(STEPS) == whole(run.ranks).bits(STEPS)
-    expect(f"{name}: the run goes on with the bits of an undisturbed one", good, f"exit code {run.code}\n{error}")
-    expect(f"{name}: nothing is left behind", not run.leftovers(), run.leftovers())
-    rows.append((fault, f"{diagnosed:.1f} s" if diagnosed is not None else "at the next start", f"{recovered:.1f} s"))
-
-
-def ends(name, run, code, *patterns, within=DIAGNOSED_IN, begin=None):
-    """Waits for the end of a run that was hit; returns the seconds until then."""
-    begin = begin or time.monotonic()
-    error = run.end()
-    took = time.monotonic() - begin
-    missing = [pattern for pattern in patterns if not re.search(pattern, error)]
-    expect(f"{name}: it ends in {took:.1f} s with exit code {run.code} and says why",
-           run.code in code and not missing and took <= within + whole(run.ranks).seconds, f"not found: {missing}\n{error}")
-    return took
+harness = Harness(options.lehr, options.seed)
+rng, work, rows = harness.rng, harness.work, harness.rows
+new_run, whole, goes_on, ends, has_same_bits = harness.new_run, harness.whole, harness.goes_on, harness.ends, harness.has_same_bits
 
 
 # --- the faults ------------------------------------------------------------------------------------------------------
@@ -197,6 +115,61 @@ def launcher_killed():
     goes_on("launcher killed", run, "the launcher, which hosts the store, is killed", took)
 
 
+def two_ranks(run):
+    """Returns two ranks that share an axis of the mesh, and the sockets of the first that are connected to the second."""
+    first = rng.randrange(RANKS)
+    second = first ^ rng.choice([1, 2])  # dp_shard 2 x tp 2
+    return first, second, links.links(run.pid(first), run.pid(second))
+
+
+def link_broken(name, disturb, within, *patterns):
+    run = new_run(name.replace(" ", "_"), RANKS).start()
+    run.wait_for(rng.randrange(4, 20))
+    first, second, found = two_ranks(run)
+    begin = time.monotonic()
+    for link in found:
+        disturb(link)
+    either = rf"rank ({first}|{second})\b"
+    took = ends(name, run, [1, 137], either, *patterns, within=within, begin=begin)
+    goes_on(name, run, f"a connection of two ranks: {name}", took)
+
+
+def link_slow():
+    run = new_run("slow_link", RANKS).start()
+    run.wait_for(rng.randrange(4, 20))
+    _, _, found = two_ranks(run)
+    before = run.steps()
+    for link in found:
+        links.slow_down(link, 20_000)
+    run.wait_for(before + 2)
+    for link in found:
+        links.slow_down(link, 0)
+    error = run.end()
+    good = has_same_bits(run)
+    expect("a slow connection of two ranks: the run takes longer, and has the same bits", found and good, f"{run.code}\n{error}")
+    slowest = max(line["step_seconds"] for line in run.metrics() if "step_seconds" in line)
+    rows.append((f"a connection of two ranks: 20 KB/s (longest step {slowest:.1f} s)", "-", "the same bits"))
+
+
+def too_little_memory():
+    """A limit below what the run needs is reported before memory is allocated, with both numbers, and ends it with an error."""
+    run = new_run("memory", 1)
+    begin = time.monotonic()
+    run.start("--model.args.hidden_size=8192", "--model.args.intermediate_size=32768", wrap=("prlimit", f"--as={6 << 30}"))
+    took = ends("memory", run, [1], r"the run needs [\d.]+ GiB, more than the [\d.]+ [GM]iB granted", r"memory", begin=begin)
+    rows.append(("a limit of memory that the run does not fit", f"{took:.1f} s", "-"))
+
+
+def folder_removed():
+    run = new_run("removed", RANKS).start()
+    run.wait_for(10)
+    shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
+    error = run.end()
+    good = has_same_bits(run)
+    expect("the folder of checkpoints is removed: later ones are saved, and the run ends with the same bits", good, f"{run.code}\n{error}")
+    rows.append(("the folder of checkpoints is removed during the run", "-", "the same bits"))
+
+
 def restarted_by_itself():
     run = new_run("by_itself", RANKS).start(launch=("--restarts", 3))
     for step in (8, 25):
@@ -204,7 +177,7 @@ def restarted_by_itself():
         run.hit(rng.randrange(RANKS), signal.SIGKILL)
         time.sleep(1)
     error = run.end()
-    good = run.code == 0 and run.bits(STEPS) == whole(RANKS).bits(STEPS) and error.count("starting all ranks again") == 2
+    good = has_same_bits(run) and error.count("starting all ranks again") == 2
     expect("two kills with --restarts: no person is needed, and the bits are the same", good, f"{run.code}\n{error}")
 
 
@@ -282,7 +255,7 @@ def damaged(name, damage, stem):
     error = run.end()
     good = run.code == 0 and newest.name in error and stem in error and "aside" in error
     expect(f"{name}: the damaged checkpoint is set aside by name, and the one before is used", good, f"{run.code}\n{error}")
-    expect(f"{name}: the same bits", run.code == 0 and run.bits(STEPS) == whole(RANKS).bits(STEPS))
+    expect(f"{name}: the same bits", has_same_bits(run))
     rows.append((f"{stem}: {name.replace('_', ' ')}", "at the next start", f"{took:.1f} s"))
 
 
@@ -340,6 +313,11 @@ FAULTS = {
     "segfault": lambda: crashed(signal.SIGSEGV),
     "abort": lambda: crashed(signal.SIGABRT),
     "launcher": launcher_killed,
+    "link-reset": lambda: link_broken("reset", links.reset, DIAGNOSED_IN),
+    "link-deaf": lambda: link_broken("half-open", links.deafen, DIAGNOSED_IN + 10, r"was not finished within 5 s"),
+    "link-slow": link_slow,
+    "memory": too_little_memory,
+    "removed": folder_removed,
     "restarts": restarted_by_itself,
     "local": restarted_from_a_local_checkpoint,
     "fewer": goes_on_with_fewer_ranks,
@@ -356,7 +334,6 @@ def table():
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows]) + "\n"
 
 
-shutil.copy("recipe/data/tinyshakespeare.txt", work / "data.txt")
 try:
     for word, inject in FAULTS.items():
         if options.only in word:
