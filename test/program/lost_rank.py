@@ -74,6 +74,7 @@ def lose_a_rank(lehr, folder, memory, rng):
         run.hit(victim, signal.SIGKILL)  # its first failure
         last = output.wait_for(STAGES["detected, ranks ended"], last)
         last = output.wait_for(STAGES["step"], last)
+        last = output.wait_for(STAGES["step"], last + 1)  # before its update, the local checkpoint of the step before is complete
         seconds = run.metrics()[-1]["step_seconds"]
         time.sleep(rng.uniform(0, seconds))
         first = len(output.lines)
