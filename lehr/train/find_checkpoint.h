@@ -26,8 +26,8 @@ struct FoundCheckpoint {
 FoundCheckpoint find_checkpoint(
     state::CheckpointStore& store, std::optional<int64_t> step, bool contents, state::Coordinator& coordinator);
 
-/// Returns what is wrong with the checkpoint in `folder`, as described above; nullopt if it is undamaged. All ranks must
-/// call it, and get the same answer.
+/// Returns what is wrong with the checkpoint in `folder`, as described above; nullopt if it is undamaged. All ranks
+/// must call it, and get the same answer.
 std::optional<std::string> damage_of_checkpoint(
     const std::filesystem::path& folder, bool contents, state::Coordinator& coordinator);
 

@@ -26,7 +26,8 @@ constexpr const char* kTie = "run";
 
 fs::path folder_of(const CheckpointConfig& config, const fs::path& run) {
   const std::string path = fs::weakly_canonical(fs::absolute(run)).string();
-  return fs::path(config.local_folder) / fmt::format("lehr-{}-{:08x}", ::geteuid(), crc32c(std::as_bytes(std::span(path))));
+  return fs::path(config.local_folder) /
+         fmt::format("lehr-{}-{:08x}", ::geteuid(), crc32c(std::as_bytes(std::span(path))));
 }
 
 // Anybody may create names in a folder such as /dev/shm, so the folder may be another user's, or a link.

@@ -25,7 +25,9 @@ class LocalCheckpoints {
   /// usage error if the folder cannot be created, belongs to somebody else, or is not visible to all ranks because they
   /// are on several machines.
   LocalCheckpoints(
-      const CheckpointConfig& config, const std::filesystem::path& run, std::shared_ptr<state::Coordinator> coordinator);
+      const CheckpointConfig& config,
+      const std::filesystem::path& run,
+      std::shared_ptr<state::Coordinator> coordinator);
   ~LocalCheckpoints();
 
   /// Returns the newest complete checkpoint if it is newer than step `above` and undamaged, else removes all. Adds a

@@ -54,9 +54,9 @@ class RunCheckpoints {
   ~RunCheckpoints();
 
   /// Returns the folder to resume from: checkpoint.load_step unless the run went back to it before, or the newest
-  /// complete one, which may be a local checkpoint; nullopt for a new run. Newer damaged checkpoints are set aside (step-N.damaged), which
-  /// take_warnings() reports. Throws a usage error if there is no checkpoint of load_step or it is damaged, and if all
-  /// are damaged.
+  /// complete one, which may be a local checkpoint; nullopt for a new run. Newer damaged checkpoints are set aside
+  /// (step-N.damaged), which take_warnings() reports. Throws a usage error if there is no checkpoint of load_step or it
+  /// is damaged, and if all are damaged.
   std::optional<std::filesystem::path> find();
 
   /// Throws a usage error if the config asks for local checkpoints that have no room (LocalCheckpoints::require_space).
