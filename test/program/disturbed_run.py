@@ -15,18 +15,18 @@ class Run:
         self.environment = environment
         self.process, self.code, self.pids = None, None, {}
 
-    def command(self, *more, launch=(), loud=False):
-        """Returns the command of a start; `launch` are options of lehr launch."""
+    def command(self, *more, launch=(), by=(), loud=False):
+        """Returns the command of a start; `launch` are options of lehr launch, `by` is another launcher's command."""
         quiet = [] if loud else ["--quiet"]
         train = ["train", self.config, *quiet, f"--job.dump_folder={self.folder}", *self.arguments, *more]
         threads = ["--threads"] if self.threads else []
-        ranks = ["launch", "-n", self.ranks, *threads, *launch, "--"] if self.ranks > 1 else []
-        return [str(word) for word in [self.lehr, *ranks, *train]]
+        ranks = ["launch", "-n", self.ranks, *threads, *launch, "--"] if self.ranks > 1 and not by else []
+        return [str(word) for word in [*by, self.lehr, *ranks, *train]]
 
-    def start(self, *more, launch=(), wrap=(), loud=False):
+    def start(self, *more, launch=(), by=(), wrap=(), loud=False):
         """Starts the run; `wrap` is a command that runs the command after it, such as one that limits the size of files. With
         `loud` it logs its steps, and both outputs are one."""
-        self.process = subprocess.Popen([*wrap, *self.command(*more, launch=launch, loud=loud)],
+        self.process = subprocess.Popen([*wrap, *self.command(*more, launch=launch, by=by, loud=loud)],
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT if loud else subprocess.PIPE, text=True,
                                         env={**os.environ, **self.environment} if self.environment else None)
         self.code, self.pids = None, {}

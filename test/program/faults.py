@@ -203,6 +203,30 @@ def restarted_from_a_local_checkpoint():
     expect("local checkpoints: nothing is left behind", not run.leftovers(), run.leftovers())
 
 
+def restarted_by_torchrun():
+    """As in recipe/cluster: torchrun starts all ranks again after one was killed, and ends them after a save when it is stopped."""
+    torchrun = Path(sys.executable).with_name("torchrun")
+    if not torchrun.exists():
+        print(f"skip  torchrun: there is none beside {sys.executable}")
+        return
+    run = new_run("torchrun", RANKS)
+    command = (torchrun, f"--nproc-per-node={RANKS}", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0",
+               "--no-python")
+    run.start(by=command)
+    run.wait_for(8)
+    run.hit(rng.randrange(RANKS), signal.SIGKILL)
+    run.wait_for(25)
+    run.process.send_signal(signal.SIGTERM)
+    error = run.end()
+    saved = run.newest().name == f"step-{max(run.losses())}"
+    expect("torchrun: after a kill all ranks start again; after SIGTERM the last step is saved", run.code != 0 and saved, f"{run.code}\n{error}")
+    run.start(by=command)
+    error = run.end()
+    expect("torchrun: the run goes on with the bits of an undisturbed one", has_same_bits(run), f"{run.code}\n{error}")
+    expect("torchrun: nothing is left behind", not run.leftovers(), run.leftovers())
+    rows.append(("torchrun --max-restarts: a rank is killed, then torchrun is stopped", "-", "the same bits"))
+
+
 def goes_on_with_fewer_ranks():
     """A rank that is killed twice is left out: dp_shard 2 x tp 2 becomes tp 2, and the losses are those of one device."""
     expected, seconds = whole(1).losses(), []
@@ -320,6 +344,7 @@ FAULTS = {
     "removed": folder_removed,
     "restarts": restarted_by_itself,
     "local": restarted_from_a_local_checkpoint,
+    "torchrun": restarted_by_torchrun,
     "fewer": goes_on_with_fewer_ranks,
     "disk": disk_full,
     "truncated": lambda: damaged("truncated", truncated, "model.safetensors"),
