@@ -11,12 +11,13 @@
 namespace lehr::plan {
 
 namespace {
-// The copy of a save: the weights, unless only adapters are saved, and the optimizer's state.
+// The copies of saves: of the weights, unless only adapters are saved, and the optimizer's state.
 int64_t copied(const train::TrainConfig& config, const StageMeasurement& stage) {
   if (!config.checkpoint.enable) {
     return 0;
   }
-  return (config.peft.has_adapters() ? 0 : stage.parameter_bytes) + stage.optimizer_bytes;
+  return config.checkpoint.copies() *
+         ((config.peft.has_adapters() ? 0 : stage.parameter_bytes) + stage.optimizer_bytes);
 }
 
 double extra_flops(double recomputed, double all) {

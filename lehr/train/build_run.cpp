@@ -230,12 +230,23 @@ void build_step(Run& run) {
   run.step->refresh();
 }
 
+void open_local_checkpoints(Run& run, const RunStart& start) {
+  if (!run.checkpoints) {
+    return;
+  }
+  if (const auto warning = run.checkpoints->open_local(start.checkpoint)) {
+    run.logger.warn("{}", *warning);
+  }
+}
+
 // Returns nullopt for small models, whose memory hardly matters.
 std::optional<ExpectedMemory> expected_memory(const Run& run, const std::optional<StepForecast>& forecast) {
   if (!forecast || run.ranks.world_size() > 1 || run.args->get_nparams_and_flops(1).num_parameters < kLargeModel) {
     return std::nullopt;
   }
-  return ExpectedMemory{.step = forecast->peak, .saves = run.checkpoints ? run.checkpoints->copied_bytes() : 0};
+  return ExpectedMemory{
+      .step = forecast->peak,
+      .saves = run.checkpoints ? run.config.checkpoint.copies() * run.checkpoints->copied_bytes() : 0};
 }
 
 WorkBesideSteps work_beside_steps(const Run& run) {
@@ -301,9 +312,7 @@ std::unique_ptr<Run> build_run(TrainConfig config, const RunEnvironment& environ
   const RunStart start = find_start(run);
   allocate_parameters(run);
   load_or_initialize(run, start);
-  if (run.checkpoints) {
-    run.checkpoints->require_local_space();
-  }
+  open_local_checkpoints(run, start);
   load_teacher(run);
   build_step(run);
   open_log(run, given, recompute);

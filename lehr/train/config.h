@@ -152,6 +152,10 @@ struct CheckpointConfig {
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
 
+  /// Copies of the state that saves hold in memory: the one that a checkpoint is written from; with local checkpoints
+  /// one more, and two checkpoints.
+  int64_t copies() const { return local_interval > 0 ? 4 : 1; }
+
   /// True if exclude_from_loading names `part`: "optimizer", "lr_scheduler", "dataloader" or "train_state".
   bool excludes(const std::string& part) const;
   /// The entries of exclude_from_loading that are not parts: regular expressions for names of weights.

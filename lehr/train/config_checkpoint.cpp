@@ -1,6 +1,7 @@
 // The [checkpoint] section of a run's config.
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
 #include <iterator>
 #include <regex>
 
@@ -33,13 +34,13 @@ void CheckpointConfig::fields(FieldVisitor& v) {
   v.optional(
       "local_interval",
       local_interval,
-      "Steps between local checkpoints, of which only the newest is kept: a run whose processes died resumes from it, and "
-      "so repeats fewer steps. All ranks must be on one machine. 0: none.",
+      "Steps between local checkpoints, of which only the newest is kept: a run whose processes died resumes from it, "
+      "and so repeats fewer steps. All ranks must be on one machine. 0: none.",
       at_least(0));
   v.optional(
       "local_folder",
       local_folder,
-      "Folder of this machine for local checkpoints. /dev/shm is memory, and takes that of two checkpoints.");
+      "Folder of this machine for local checkpoints, an absolute path. /dev/shm is memory: two checkpoints are in it.");
   v.optional("load_step", load_step, "Step of the checkpoint to resume from; -1: the newest.", at_least(-1));
   v.optional(
       "verify",
@@ -165,6 +166,9 @@ void CheckpointConfig::check(Problems& problems) const {
         "checkpoint.local_interval",
         enable ? "has no effect unless it is less than checkpoint.interval; lower it, or set it to 0"
                : "has no effect while checkpoint.enable is false; remove one of the two");
+  }
+  if (!std::filesystem::path(local_folder).is_absolute()) {
+    problems.add("checkpoint.local_folder", "expected an absolute path, found \"" + local_folder + "\"");
   }
   if (!enable && load_step >= 0) {
     problems.add("checkpoint.load_step", "has no effect while checkpoint.enable is false; remove one of the two");

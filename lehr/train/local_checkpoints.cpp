@@ -2,14 +2,13 @@
 
 #include <linux/magic.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <random>
 
-#include "lehr/base/crc32c.h"
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
@@ -21,137 +20,199 @@ namespace lehr::train {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr const char* kTieInRun = ".local-checkpoints";
-constexpr const char* kTie = "run";
+constexpr const char* kPrefix = "lehr-";
 
-fs::path folder_of(const CheckpointConfig& config, const fs::path& run) {
-  const std::string path = fs::weakly_canonical(fs::absolute(run)).string();
-  return fs::path(config.local_folder) /
-         fmt::format("lehr-{}-{:08x}", ::geteuid(), crc32c(std::as_bytes(std::span(path))));
-}
-
-// Anybody may create names in a folder such as /dev/shm, so the folder may be another user's, or a link.
-void create_own(const fs::path& folder) {
-  if (::mkdir(folder.c_str(), 0700) == 0) {
-    return;
-  }
-  const int error = errno;
-  struct stat found {};
-  require(
-      error == EEXIST && ::lstat(folder.c_str(), &found) == 0,
-      "checkpoint.local_folder: {} cannot be created: {}",
-      folder.string(),
-      std::strerror(error));
-  require(
-      S_ISDIR(found.st_mode) && found.st_uid == ::geteuid() && (found.st_mode & 0077) == 0,
-      "checkpoint.local_folder: {} is not a folder that only this user can read and write; remove it, or choose another "
-      "folder",
-      folder.string());
-}
-
-std::string read_tie(const fs::path& file) {
-  return fs::is_regular_file(fs::symlink_status(file)) ? read_file(file) : "";
-}
-
-std::string new_tie() {
+std::string new_name() {
   std::random_device random;
-  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+  return fmt::format("{}{:08x}{:08x}{:08x}{:08x}", kPrefix, random(), random(), random(), random());
 }
 
-// Returns the text that ties both folders together. A local folder of another run is emptied.
-std::string tie(const fs::path& folder, const fs::path& run) {
-  create_own(folder);
-  fs::create_directories(run);
-  std::string wanted = read_tie(run / kTieInRun);
-  if (wanted.empty()) {
-    wanted = new_tie();
-    write_file_atomically(run / kTieInRun, wanted);
-  }
-  if (read_tie(folder / kTie) != wanted) {
-    fs::remove_all(folder);
-    create_own(folder);
-    write_file_atomically(folder / kTie, wanted);
-  }
-  return wanted;
+// Anybody may create names in a folder such as /dev/shm: only a folder of this user, and no link, is trusted.
+bool is_own_folder(const fs::path& path) {
+  struct stat found {};
+  return ::lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == ::geteuid() &&
+         (found.st_mode & 0077) == 0;
 }
 
-bool is_in_memory(const struct statfs& system) {
-  return system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC;
-}
-
-void require_free(const std::string& where, int64_t free, const std::string& what, int64_t bytes) {
+void create_own_folder(const fs::path& path) {
   require(
-      free >= bytes,
-      "checkpoint.local_interval: {} take {}, but {} has {} left; set the key to 0, or checkpoint.local_folder to a "
-      "folder on a disk of this machine",
-      what,
-      human_bytes(static_cast<double>(bytes)),
-      where,
-      human_bytes(static_cast<double>(free)));
+      ::mkdir(path.c_str(), 0700) == 0 || (errno == EEXIST && is_own_folder(path)),
+      "checkpoint.local_folder: {} cannot be created: {}; choose another folder",
+      path.string(),
+      std::strerror(errno));
+}
+
+// Returns the folder that the file `pointer` names; empty if there is none that is this user's.
+fs::path folder_before(const fs::path& pointer) {
+  std::error_code error;
+  if (!fs::is_regular_file(fs::symlink_status(pointer, error))) {
+    return {};
+  }
+  const fs::path folder = read_file(pointer);
+  const bool named = folder.is_absolute() && folder.filename().string().starts_with(kPrefix);
+  return named && is_own_folder(folder) ? folder : fs::path();
+}
+
+void remove_quietly(const fs::path& path) {
+  std::error_code ignored;
+  fs::remove_all(path, ignored);
+}
+
+std::string lack(const std::string& what, int64_t bytes, const std::string& where, int64_t free) {
+  return free >= bytes ? ""
+                       : fmt::format(
+                             "{} take {}, but {} has {} left",
+                             what,
+                             human_bytes(static_cast<double>(bytes)),
+                             where,
+                             human_bytes(static_cast<double>(free)));
 }
 }  // namespace
 
-LocalCheckpoints::LocalCheckpoints(
-    const CheckpointConfig& config, const fs::path& run, std::shared_ptr<state::Coordinator> coordinator)
-    : config_(config), coordinator_(std::move(coordinator)) {
-  const fs::path folder = folder_of(config, run);
-  const std::string wanted = coordinator_->from_main("local tie", [&] { return tie(folder, run); });
-  coordinator_->all_succeed("local folder", [&] {
-    require(
-        read_tie(folder / kTie) == wanted,
-        "checkpoint.local_interval: {} of rank 0 is not visible here; local checkpoints need all ranks on one machine. "
-        "Set the key to 0, or checkpoint.local_folder to a folder that all ranks share",
-        folder.string());
-  });
-  store_ = std::make_unique<state::CheckpointStore>(folder);
-  writer_ = std::make_unique<state::AsyncCheckpointer>(*store_, 1, coordinator_);
+fs::path LocalCheckpoints::pointer() const {
+  return run_ / "local_checkpoints";
 }
 
-LocalCheckpoints::~LocalCheckpoints() = default;
-
-std::optional<state::Checkpoint> LocalCheckpoints::find(int64_t above, std::vector<std::string>& warnings) {
-  const int64_t step = std::stoll(coordinator_->from_main("local newest", [&] {
-    store_->recover();
-    const auto newest = store_->latest();
-    return std::to_string(newest && newest->step > above ? newest->step : -1);
-  }));
-  if (step >= 0) {
-    const fs::path folder = store_->path_of(step);
-    const auto damage = damage_of_checkpoint(folder, config_.verify, *coordinator_);
-    if (!damage) {
-      return state::Checkpoint{.step = step, .path = folder};
+LocalCheckpoints::LocalCheckpoints(
+    const CheckpointConfig& config, fs::path run, std::shared_ptr<state::Coordinator> coordinator)
+    : config_(config), run_(std::move(run)), coordinator_(std::move(coordinator)) {
+  folder_ = coordinator_->from_main("local folder", [&]() -> std::string {
+    before_ = folder_before(pointer());
+    if (config_.local_interval == 0) {
+      return "";
     }
-    if (coordinator_->is_main()) {
-      warnings.push_back(fmt::format("{}; that local checkpoint is removed", *damage));
-    }
+    const fs::path made = fs::path(config_.local_folder) / new_name();
+    create_own_folder(made);
+    return made.string();
+  });
+  if (folder_.empty()) {
+    return;
   }
-  coordinator_->from_main("local clear", [&] {
-    for (const auto& old : store_->list()) {
-      fs::remove_all(old.path);
+  coordinator_->all_succeed("local folder is seen", [&] {
+    if (!is_own_folder(folder_)) {
+      if (coordinator_->is_main()) {
+        remove_quietly(folder_);
+      }
+      fail(
+          "checkpoint.local_interval: {} of rank 0 is not visible here: the ranks are on several machines, or do not "
+          "share this folder; set the key to 0",
+          folder_.string());
     }
+  });
+  writer_ = std::make_unique<state::AsyncCheckpointer>(state::CheckpointStore(folder_), 1, coordinator_);
+}
+
+LocalCheckpoints::~LocalCheckpoints() {
+  writer_.reset();
+  if (!is_open_ && coordinator_->is_main()) {
+    remove_quietly(folder_);  // the start failed, and the pointer still has the one before
+  }
+}
+
+int64_t LocalCheckpoints::newest() {
+  return std::stoll(coordinator_->from_main("local newest", [&] {
+    const auto found = before_.empty() ? std::nullopt : state::CheckpointStore(before_).latest();
+    return std::to_string(found ? found->step : -1);
+  }));
+}
+
+std::optional<fs::path> LocalCheckpoints::undamaged(int64_t step, std::string& damage) {
+  const fs::path folder =
+      coordinator_->from_main("local path", [&] { return state::CheckpointStore(before_).path_of(step).string(); });
+  const auto found = damage_of_checkpoint(folder, config_.verify, *coordinator_);
+  damage = found.value_or("");
+  return found ? std::nullopt : std::optional(folder);
+}
+
+void LocalCheckpoints::take_over(const std::optional<fs::path>& used) {
+  coordinator_->from_main("local take over", [&] {
+    std::error_code error;
+    if (!folder_.empty() && used && used->parent_path() == before_) {
+      fs::rename(*used, folder_ / used->filename(), error);  // fails between file systems: the run's state is loaded
+    }
+    if (folder_.empty()) {
+      fs::remove(pointer(), error);
+    } else {
+      fs::create_directories(run_);
+      write_file_atomically(pointer(), folder_.string());
+    }
+    if (!before_.empty()) {
+      remove_quietly(before_);
+    }
+    before_.clear();
     return std::string();
   });
-  return std::nullopt;
+  is_open_ = true;
 }
 
-void LocalCheckpoints::require_space(int64_t bytes) {
-  coordinator_->from_main("local space", [&] {
+// Why there is no room; empty if there is. The folder needs that of two checkpoints: one is kept while the next is
+// written. A folder in memory also takes that of the copy that they are written from.
+std::string LocalCheckpoints::lacks_space(int64_t bytes) const {
+  return coordinator_->from_main("local space", [&] {
     struct statfs system {};
-    if (::statfs(store_->root().c_str(), &system) == 0) {
-      const int64_t there = store_->latest() ? bytes : 0;  // it is the older one of the two
-      const int64_t free = static_cast<int64_t>(system.f_bavail) * system.f_bsize;
-      require_free(store_->root().string(), free + there, "two local checkpoints", 2 * bytes);
-      if (is_in_memory(system)) {
-        const GrantedMemory granted = granted_memory();
-        require_free(
-            "the " + granted.limit,
-            granted.bytes + there,
+    if (::statfs(folder_.c_str(), &system) != 0) {
+      return fmt::format("{}: {}", folder_.string(), std::strerror(errno));
+    }
+    const bool has_one = state::CheckpointStore(folder_).latest().has_value();  // it is the older one of the two
+    std::string reason;
+    if (system.f_blocks > 0) {  // 0: no limit of its own
+      const auto free = static_cast<int64_t>(system.f_bavail) * static_cast<int64_t>(system.f_frsize);
+      reason = lack("two local checkpoints", (has_one ? 1 : 2) * bytes, folder_.parent_path().string(), free);
+    }
+    if (reason.empty() && (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC)) {
+      const GrantedMemory granted = granted_memory();
+      if (granted.limit != "ulimit -v") {  // that is one of a process, and files do not count
+        reason = lack(
             "two local checkpoints in memory and the copy that they are written from",
-            3 * bytes);
+            (has_one ? 2 : 3) * bytes,
+            "the " + granted.limit,
+            granted.bytes);
       }
     }
+    return reason;
+  });
+}
+
+std::optional<std::string> LocalCheckpoints::open(const std::optional<fs::path>& used, int64_t bytes) {
+  take_over(used);
+  const std::string reason = are_on() ? lacks_space(bytes) : "";
+  if (reason.empty()) {
+    return std::nullopt;
+  }
+  turn_off();
+  require(
+      used.has_value(),
+      "checkpoint.local_interval: {}; set the key to 0, or checkpoint.local_folder to a folder on a disk",
+      reason);
+  return fmt::format("checkpoint.local_interval: {}; this start has no local checkpoints", reason);
+}
+
+void LocalCheckpoints::turn_off() {
+  if (!are_on()) {
+    return;
+  }
+  wait();
+  writer_.reset();
+  coordinator_->from_main("local off", [&] {
+    std::error_code ignored;
+    fs::remove(pointer(), ignored);
+    remove_quietly(folder_);
     return std::string();
   });
+  folder_.clear();
+}
+
+void LocalCheckpoints::save(const state::CheckpointContents& contents) {
+  if (coordinator_->is_main() && !is_own_folder(folder_)) {
+    create_own_folder(folder_);  // something cleans /dev/shm
+  }
+  writer_->save(contents);
+}
+
+void LocalCheckpoints::wait() {
+  if (are_on()) {
+    writer_->wait();
+  }
 }
 
 std::optional<std::string> LocalCheckpoints::take_failure() {
@@ -162,15 +223,6 @@ std::optional<std::string> LocalCheckpoints::take_failure() {
     }
   }
   return message;
-}
-
-void LocalCheckpoints::remove() {
-  writer_->wait();
-  coordinator_->from_main("local remove", [&] {
-    std::error_code ignored;
-    fs::remove_all(store_->root(), ignored);
-    return std::string();
-  });
 }
 
 }  // namespace lehr::train

@@ -13,7 +13,8 @@ namespace lehr::train {
 /// A training step as predicted before a run.
 struct StepForecast {
   int64_t peak = 0;        ///< Peak bytes of tensors, of the rank that has most.
-  int64_t copied = 0;      ///< More bytes from the first save on, for the copy that is written; 0 without checkpoints.
+  int64_t copied = 0;      ///< More bytes from the first save on, for copies that are written and local checkpoints; 0
+                           ///< without checkpoints.
   double extra_flops = 0;  ///< Recomputed FLOPs, relative to those of a step that keeps all activations.
 
   int64_t with_copy() const;

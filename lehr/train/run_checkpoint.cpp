@@ -31,6 +31,7 @@
 namespace lehr::train {
 
 namespace {
+
 std::filesystem::path checkpoint_root(const TrainConfig& config) {
   return std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder;
 }
@@ -125,15 +126,13 @@ RunCheckpoints::RunCheckpoints(
       mesh_(mesh),
       coordinator_(make_coordinator(mesh, "checkpoints")),
       store_(std::make_unique<state::CheckpointStore>(checkpoint_root(config))),
-      writer_(std::make_unique<state::AsyncCheckpointer>(*store_, config.checkpoint.keep_latest_k, coordinator_)) {
+      writer_(std::make_unique<state::AsyncCheckpointer>(*store_, config.checkpoint.keep_latest_k, coordinator_)),
+      local_(std::make_unique<LocalCheckpoints>(
+          config.checkpoint, checkpoint_root(config), make_coordinator(mesh, "local checkpoints"))) {
   coordinator_->from_main("recover", [this] {
     store_->recover();
     return std::string();
   });
-  if (config.checkpoint.local_interval > 0) {
-    local_ = std::make_unique<LocalCheckpoints>(
-        config.checkpoint, checkpoint_root(config), make_coordinator(mesh, "local checkpoints"));
-  }
   if (config.training.task == TaskKind::sft) {
     // A base model may not list the token that ends a turn as a stop token.
     stop_ids_ = stop_ids_of(tokenizer, chat_template_of(config), stop_ids_);
@@ -151,21 +150,38 @@ std::optional<std::filesystem::path> RunCheckpoints::find() {
     const int64_t step = config_.checkpoint.load_step;
     return std::to_string(step >= 0 && std::filesystem::exists(went_back_file(step)) ? -1 : step);
   }));
-  if (local_) {
-    const int64_t newest = std::stoll(coordinator_->from_main("newest", [this] {
-      const auto latest = store_->latest();
-      return std::to_string(latest ? latest->step : -1);
-    }));
-    // A run that goes back to a step must not continue from a later one.
-    const int64_t above = wanted < 0 ? newest : std::numeric_limits<int64_t>::max();
-    if (const auto found = local_->find(above, warnings_)) {
-      return found->path;
+  const int64_t local = wanted < 0 ? local_->newest() : -1;
+  const bool first = local > newest_on_disk();
+  if (first) {
+    if (auto folder = undamaged_local(local)) {
+      return folder;
     }
   }
   FoundCheckpoint found = find_checkpoint(
       *store_, wanted < 0 ? std::nullopt : std::optional(wanted), config_.checkpoint.verify, *coordinator_);
   warnings_.insert(warnings_.end(), found.warnings.begin(), found.warnings.end());
+  if (!first && local > newest_on_disk()) {  // without the damaged ones
+    if (auto folder = undamaged_local(local)) {
+      return folder;
+    }
+  }
   return found.folder;
+}
+
+int64_t RunCheckpoints::newest_on_disk() {
+  return std::stoll(coordinator_->from_main("newest", [this] {
+    const auto latest = store_->latest();
+    return std::to_string(latest ? latest->step : -1);
+  }));
+}
+
+std::optional<std::filesystem::path> RunCheckpoints::undamaged_local(int64_t step) {
+  std::string damage;
+  auto folder = local_->undamaged(step, damage);
+  if (!folder && coordinator_->is_main()) {
+    warnings_.push_back(fmt::format("{}; that local checkpoint is not used", damage));
+  }
+  return folder;
 }
 
 RunCheckpoints::Continuation RunCheckpoints::check(const std::filesystem::path& folder, const ConfiguredRun& now) {
@@ -308,7 +324,6 @@ std::optional<std::string> RunCheckpoints::save(const RunState& state) {
 }
 
 std::optional<std::string> RunCheckpoints::save_local(const RunState& state) {
-  invariant(local_ != nullptr, "checkpoint: save_local() without local checkpoints");
   require_finite(state.step);
   const state::CheckpointContents contents = contents_of(state);
   local_->wait();
@@ -317,23 +332,13 @@ std::optional<std::string> RunCheckpoints::save_local(const RunState& state) {
   return earlier;
 }
 
-void RunCheckpoints::require_local_space() {
-  if (local_) {
-    local_->require_space(state::num_bytes(contents_of({})));
-  }
-}
-
-void RunCheckpoints::remove_local() {
-  if (local_) {
-    local_->remove();
-  }
+std::optional<std::string> RunCheckpoints::open_local(const std::optional<std::filesystem::path>& resumed_from) {
+  return local_->open(resumed_from, local_->are_on() ? state::num_bytes(contents_of({})) : 0);
 }
 
 void RunCheckpoints::wait_copied() {
   writer_->wait_copied();
-  if (local_) {
-    local_->wait();
-  }
+  local_->wait();
 }
 
 int64_t RunCheckpoints::copied_bytes() const {
@@ -344,7 +349,7 @@ int64_t RunCheckpoints::copied_bytes() const {
       bytes += static_cast<int64_t>(part.tensor.nbytes());
     }
   }
-  return local_ ? 2 * bytes : bytes;
+  return bytes;
 }
 
 void RunCheckpoints::add_texts(state::CheckpointContents& contents, const RunState& state) const {

@@ -59,10 +59,6 @@ class RunCheckpoints {
   /// is damaged, and if all are damaged.
   std::optional<std::filesystem::path> find();
 
-  /// Throws a usage error if the config asks for local checkpoints that have no room (LocalCheckpoints::require_space).
-  /// The optimizer's state must be allocated.
-  void require_local_space();
-
   /// Returns and clears the warnings of previous calls. Only on the main rank.
   std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
 
@@ -95,16 +91,13 @@ class RunCheckpoints {
   /// of an earlier save, if there was one: a failed save loses only itself, never an earlier checkpoint. Throws a
   /// runtime error, and saves nothing, if a weight is not finite.
   std::optional<std::string> save(const RunState& state);
-  /// As save(), but writes a local checkpoint, which needs checkpoint.local_interval > 0.
-  std::optional<std::string> save_local(const RunState& state);
 
   /// Waits until weights and optimizer state may change again after a save, and until a local checkpoint is complete.
   /// Call it before an update.
   void wait_copied();
 
-  /// Bytes of the copy that save() makes on this rank, and of that of save_local() if there are local checkpoints. They
-  /// are written in the background, and the next save reuses their memory, so they stay allocated after the first save.
-  /// The optimizer's state must be allocated.
+  /// Bytes of the copy that save() makes on this rank. It is written in the background, and the next save reuses its
+  /// memory, so it stays allocated after the first save. The optimizer's state must be allocated.
   int64_t copied_bytes() const;
 
   /// The seconds that the last finished save took to write, known from the next save or wait on.
@@ -113,12 +106,22 @@ class RunCheckpoints {
   /// Waits until everything is on disk. Returns the error of an earlier save, if there was one.
   std::optional<std::string> wait();
 
-  /// Removes the local checkpoints, if any: save() has saved the last state.
-  void remove_local();
+  /// @name Local checkpoints (local_checkpoints.h)
+  /// @{
+  /// LocalCheckpoints::open, after load() or the initial values. The optimizer's state must be allocated.
+  std::optional<std::string> open_local(const std::optional<std::filesystem::path>& resumed_from);
+  LocalCheckpoints& local() { return *local_; }
+  /// As save(), but writes a local checkpoint. They must be on.
+  std::optional<std::string> save_local(const RunState& state);
+  /// @}
+
+  /// Returns the step of the newest complete checkpoint of job.dump_folder; -1: none.
+  int64_t newest_on_disk();
 
  private:
   Continuation check_here(const std::filesystem::path& folder, const ConfiguredRun& now) const;
   const std::vector<state::TensorInfo>& all_of(const std::string& stem, const std::vector<state::TensorInfo>& mine);
+  std::optional<std::filesystem::path> undamaged_local(int64_t step);
   void require_finite(int64_t step);
   state::CheckpointContents contents_of(const RunState& state);
   void add_texts(state::CheckpointContents& contents, const RunState& state) const;
@@ -146,7 +149,7 @@ class RunCheckpoints {
   std::optional<double> write_seconds_;
   std::unique_ptr<state::CheckpointStore> store_;
   std::unique_ptr<state::AsyncCheckpointer> writer_;
-  std::unique_ptr<LocalCheckpoints> local_;  // null: none
+  std::unique_ptr<LocalCheckpoints> local_;
 };
 
 }  // namespace lehr::train

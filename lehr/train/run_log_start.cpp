@@ -134,7 +134,7 @@ void RunLog::report_start(
         human_bytes(static_cast<double>(expected->step)),
         human_bytes(static_cast<double>(kept_each * trained + state_and_frozen)),
         expected->saves > 0 ? fmt::format(
-                                  "; {} more from the first save on, for the checkpoint copy",
+                                  "; {} more from the first save on, for copies of checkpoints",
                                   human_bytes(static_cast<double>(expected->saves)))
                             : "");
   } else {

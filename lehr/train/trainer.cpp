@@ -10,6 +10,7 @@
 #include "lehr/train/corruption.h"
 #include "lehr/train/flight_record.h"
 #include "lehr/train/generate.h"
+#include "lehr/train/local_checkpoints.h"
 #include "lehr/train/validate.h"
 
 namespace lehr::train {
@@ -99,9 +100,13 @@ void Trainer::train_step() {
     validate(step);
   }
   const bool stop = stop_requested();
-  if (save_due(step) || (stop && run.checkpoints)) {
+  const bool saves = save_due(step) || (stop && run.checkpoints);
+  if (saves) {
     save(step);
-  } else if (local_save_due(step)) {
+  }
+  const bool is_saved =
+      saves && (stop || step == run.config.training.steps || run.config.checkpoint.async_mode == "disabled");
+  if (!is_saved && local_save_due(step)) {
     save_local();
   }
   result_.stopped = stop && step < run.config.training.steps;
@@ -175,8 +180,7 @@ bool Trainer::save_due(int64_t step) const {
 }
 
 bool Trainer::local_save_due(int64_t step) const {
-  const int64_t every = run_->config.checkpoint.local_interval;
-  return run_->checkpoints && every > 0 && step % every == 0;
+  return run_->checkpoints && run_->checkpoints->local().are_on() && step % run_->config.checkpoint.local_interval == 0;
 }
 
 // Exchanges the memory of the ranks too, as they exchange something anyway.
@@ -288,10 +292,12 @@ void Trainer::save_now() {
 
 void Trainer::close() {
   if (run_->checkpoints) {
-    require_saved(*run_->checkpoints, last_save_problem_);
-    if (saved_step_ == run_->state.step) {
-      run_->checkpoints->remove_local();
+    const int64_t step = run_->state.step;
+    if (run_->checkpoints->local().are_on() && saved_step_ != step && step > run_->checkpoints->newest_on_disk()) {
+      save(step);  // until now only a local checkpoint has this state, if any
     }
+    require_saved(*run_->checkpoints, last_save_problem_);
+    run_->checkpoints->local().turn_off();
   }
   if (run_->log) {
     run_->log->finish();
