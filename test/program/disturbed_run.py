@@ -33,9 +33,11 @@ class Run:
         return self
 
     def end(self, seconds=300):
-        """Waits for the end, sets `code`, and returns standard error; a run that hangs is killed, and has no exit code."""
+        """Waits for the end, sets `code`, and returns standard error (of a loud run all output); a run that hangs is killed, and
+        has no exit code."""
         try:
-            error = self.process.communicate(timeout=seconds)[1]
+            output, error = self.process.communicate(timeout=seconds)
+            error = output if error is None else error
         except subprocess.TimeoutExpired:
             self.process.kill()
             error = "it hangs"

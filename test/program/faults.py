@@ -6,7 +6,7 @@ Usage: faults.py LEHR [--seed N] [--only WORD] [--kills N] [--table FILE]      (
 Runs have one device, or four ranks as processes (dp_shard 2 x tp 2). The instants and the victims follow from the seed.
 docs/reliability.md describes the faults; --table writes its table.
 """
-import argparse, os, re, shutil, signal, sys, time
+import argparse, os, re, shutil, signal, sys, tempfile, time
 from pathlib import Path
 
 import links
@@ -116,16 +116,25 @@ def launcher_killed():
 
 
 def two_ranks(run):
-    """Returns two ranks that share an axis of the mesh, and the sockets of the first that are connected to the second."""
+    """Returns two ranks that share an axis of the mesh, and the sockets of the first that are connected to the second; none if
+    the system does not allow this."""
     first = rng.randrange(RANKS)
     second = first ^ rng.choice([1, 2])  # dp_shard 2 x tp 2
-    return first, second, links.links(run.pid(first), run.pid(second))
+    try:
+        return first, second, links.links(run.pid(first), run.pid(second))
+    except OSError as error:
+        print(f"skip  connections: {error}")
+        run.hit(0, signal.SIGTERM)
+        run.end()
+        return first, second, []
 
 
 def link_broken(name, disturb, within, *patterns):
     run = new_run(name.replace(" ", "_"), RANKS).start()
     run.wait_for(rng.randrange(4, 20))
     first, second, found = two_ranks(run)
+    if not found:
+        return
     begin = time.monotonic()
     for link in found:
         disturb(link)
@@ -138,6 +147,8 @@ def link_slow():
     run = new_run("slow_link", RANKS).start()
     run.wait_for(rng.randrange(4, 20))
     _, _, found = two_ranks(run)
+    if not found:
+        return
     before = run.steps()
     for link in found:
         links.slow_down(link, 20_000)
@@ -145,9 +156,9 @@ def link_slow():
     for link in found:
         links.slow_down(link, 0)
     error = run.end()
-    good = has_same_bits(run)
-    expect("a slow connection of two ranks: the run takes longer, and has the same bits", found and good, f"{run.code}\n{error}")
-    slowest = max(line["step_seconds"] for line in run.metrics() if "step_seconds" in line)
+    slowest, usual = (max(line["step_seconds"] for line in one.metrics() if "step_seconds" in line) for one in (run, whole(RANKS)))
+    expect(f"a slow connection of two ranks: a step takes up to {slowest:.1f} s instead of {usual:.1f}, and the bits are the same",
+           slowest > usual and has_same_bits(run), f"{run.code}\n{error}")
     rows.append((f"a connection of two ranks: 20 KB/s (longest step {slowest:.1f} s)", "-", "the same bits"))
 
 
@@ -182,24 +193,24 @@ def restarted_by_itself():
 
 
 def restarted_from_a_local_checkpoint():
-    """Checkpoints are 30 steps apart and local ones 1: a killed rank costs the step that it was in, and one that was not copied."""
-    folder = work / "in_memory"
-    folder.mkdir()
+    """Checkpoints are 30 steps apart and local ones 1: a killed rank costs the step that it was in, and at most the one before."""
+    folder = Path(tempfile.mkdtemp(prefix="lehr-faults-", dir="/dev/shm"))
     local = ("--checkpoint.interval=30", "--checkpoint.local_interval=1", f"--checkpoint.local_folder={folder}")
     run = new_run("local", RANKS).start(*local, launch=("--restarts", 3), loud=True)
     kills = []
-    for step in (8, 25, 45):
+    for step in (5, 15, 25):
         run.wait_for(step)
         kills.append(run.steps())
         run.hit(rng.randrange(RANKS), signal.SIGKILL)
         time.sleep(1)
-    log = run.process.communicate(timeout=300)[0]
+    log = run.end()
     resumed = [int(step) for step in re.findall(r"resuming from .*/step-(\d+): ", log)]
-    good = run.process.returncode == 0 and run.bits(STEPS) == whole(RANKS).bits(STEPS)
+    good = has_same_bits(run)
     near = len(resumed) == len(kills) and all(done - 1 <= step for step, done in zip(resumed, kills))
     expect(f"three kills after steps {kills} with local checkpoints: the run resumes from steps {resumed}, with the same bits",
            good and near, log)
     expect("local checkpoints are removed at the end", not list(folder.iterdir()), list(folder.iterdir()))
+    shutil.rmtree(folder)
     expect("local checkpoints: nothing is left behind", not run.leftovers(), run.leftovers())
 
 
@@ -338,7 +349,7 @@ FAULTS = {
     "abort": lambda: crashed(signal.SIGABRT),
     "launcher": launcher_killed,
     "link-reset": lambda: link_broken("reset", links.reset, DIAGNOSED_IN),
-    "link-deaf": lambda: link_broken("half-open", links.deafen, DIAGNOSED_IN + 10, r"was not finished within 5 s"),
+    "link-half-open": lambda: link_broken("half-open", links.leave_half_open, DIAGNOSED_IN + 10, r"was not finished within 5 s"),
     "link-slow": link_slow,
     "memory": too_little_memory,
     "removed": folder_removed,

@@ -1,6 +1,6 @@
 """Disturbs the TCP connections between two processes, through duplicates of their sockets (Linux 5.6; standard library only).
 
-A duplicate has the same connection: it can be shut down, be made deaf, or be slowed, without help of the process.
+A duplicate has the same connection, which can be reset, left half-open, or slowed without help of the process.
 """
 import ctypes, os, socket, struct
 
@@ -50,11 +50,12 @@ def links(pid, other):
 
 
 def reset(link):
-    """Ends the connection: both processes see it."""
-    link.shutdown(socket.SHUT_RDWR)
+    """Resets the connection, as a machine does that knows nothing of it: both processes get an error."""
+    nowhere = ctypes.create_string_buffer(struct.pack("H14x", socket.AF_UNSPEC))
+    ctypes.CDLL(None).connect(link.fileno(), nowhere, 16)
 
 
-def deafen(link):
+def leave_half_open(link):
     """Drops all that arrives, as a broken cable does: neither process sees it, and each may wait for ever."""
     program = ctypes.create_string_buffer(RETURN_0)
     link.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HxxxxxxP", 1, ctypes.addressof(program)))

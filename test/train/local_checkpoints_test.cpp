@@ -68,14 +68,21 @@ std::vector<fs::path> entries(const fs::path& folder) {
   return {fs::directory_iterator(folder), fs::directory_iterator()};
 }
 
-// The only local checkpoint of the only run in the folder.
+// The folder of the newest local checkpoint, of a run that died.
 fs::path local_checkpoint(const fs::path& folder, int64_t step) {
-  const auto runs = entries(folder / "local");
-  EXPECT_THAT(runs, SizeIs(1));
-  return runs.at(0) / ("step-" + std::to_string(step));
+  const auto starts = entries(folder / "local");
+  EXPECT_THAT(starts, SizeIs(1));
+  return starts.at(0) / ("step-" + std::to_string(step));
 }
 
-TEST(LocalCheckpoints, ARunThatDiedRepeatsNoStepAndEndsWithTheBitsOfAnUndisturbedOne) {
+void damage(const fs::path& file) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(-1, std::ios::end);
+  const int last = stream.get();
+  stream.seekp(-1, std::ios::end).put(static_cast<char>(last ^ 1));
+}
+
+TEST(LocalCheckpoints, ARunThatDiedContinuesFromTheLastStepAndEndsWithTheBitsOfAnUndisturbedOne) {
   const Folder whole;
   const Folder parts;
   const auto once = tiny_run(whole.path(), {{"checkpoint.interval", "5"}});
@@ -83,54 +90,149 @@ TEST(LocalCheckpoints, ARunThatDiedRepeatsNoStepAndEndsWithTheBitsOfAnUndisturbe
   const auto twice = local_run(parts.path());
   train_until(twice, 9);
   EXPECT_TRUE(fs::exists(local_checkpoint(parts.path(), 8)));
-  EXPECT_EQ(train_until(twice).first, 9);
+  EXPECT_EQ(train_until(twice, 11).first, 9) << "10 is on the disk, too";
+  EXPECT_EQ(train_until(twice).first, 11);
   EXPECT_THAT(entries(parts.path() / "local"), IsEmpty()) << "the last step is on the disk";
+  EXPECT_FALSE(fs::exists(fs::path(twice.job.dump_folder) / "checkpoints" / "local_checkpoints"));
   for (const char* stem : {"model", "optimizer"}) {
     expect_same_bits(tensors(checkpoint(once, 12), stem), tensors(checkpoint(twice, 12), stem));
   }
 }
 
-TEST(LocalCheckpoints, OnlyThoseNewerThanTheDisksAreUsed) {
-  const Folder folder;
-  train_until(local_run(folder.path(), {{"checkpoint.local_interval", "3"}}), 6);  // 3 local, 5 on the disk
-  const Trained trained = train_until(local_run(folder.path(), {{"checkpoint.local_interval", "3"}}), 7);
-  EXPECT_EQ(trained.first, 6);
+// A run of adapters continues in the same way.
+TEST(LocalCheckpoints, HoldAdaptersToo) {
+  const Folder base;
+  const auto model = tiny_run(base.path(), {{"training.steps", "2"}});
+  testing::train(model);
+  const Overrides adapters{
+      {"peft.method", "lora"}, {"checkpoint.initial_load_path", "\"" + checkpoint(model, 2).string() + "\""}};
+  const Folder whole;
+  const Folder parts;
+  const auto once = tiny_run(whole.path(), adapters);
+  testing::train(once);
+  const auto twice = local_run(parts.path(), adapters);
+  train_until(twice, 8);
+  EXPECT_EQ(train_until(twice).first, 8);
+  for (const char* stem : {"adapter_model", "optimizer"}) {
+    expect_same_bits(tensors(checkpoint(once, 12), stem), tensors(checkpoint(twice, 12), stem));
+  }
 }
 
-TEST(LocalCheckpoints, ADamagedOneIsRemovedAndTheDisksUsed) {
+TEST(LocalCheckpoints, OnlyOneNewerThanThoseOfTheRunIsUsed) {
+  const Folder folder;
+  train_until(local_run(folder.path(), {{"checkpoint.local_interval", "3"}}), 6);  // 3 is local, 5 on the disk
+  EXPECT_EQ(train_until(local_run(folder.path(), {{"checkpoint.local_interval", "3"}}), 7).first, 6);
+}
+
+TEST(LocalCheckpoints, ADamagedOneIsNotUsed) {
   const Folder folder;
   const auto config = local_run(folder.path());
   train_until(config, 9);
-  const fs::path file = local_checkpoint(folder.path(), 8) / "model.safetensors";
-  std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(-1, std::ios::end).put('\x55');
+  damage(local_checkpoint(folder.path(), 8) / "model.safetensors");
   const Trained trained = train_until(config, 7);
   EXPECT_EQ(trained.first, 6);
   EXPECT_THAT(trained.log, HasSubstr("model.safetensors"));
-  EXPECT_THAT(trained.log, HasSubstr("that local checkpoint is removed"));
+  EXPECT_THAT(trained.log, HasSubstr("that local checkpoint is not used"));
 }
 
-TEST(LocalCheckpoints, ANewRunInAnOldPathDoesNotContinueFromThem) {
+TEST(LocalCheckpoints, OneOlderThanADamagedCheckpointIsUsed) {
   const Folder folder;
-  const auto config = local_run(folder.path());
-  train_until(config, 4);
-  fs::remove_all(config.job.dump_folder);
-  EXPECT_EQ(train_until(config, 2).first, 1);
+  const auto config = local_run(folder.path(), {{"checkpoint.interval", "8"}, {"checkpoint.local_interval", "5"}});
+  train_until(config, 9);
+  train_until(config, 12);  // from 8; 10 is local
+  const fs::path local = local_checkpoint(folder.path(), 10);
+  EXPECT_TRUE(fs::exists(local));
+  // As if 11 had been saved on the disk, and damaged.
+  fs::copy(checkpoint(config, 8), checkpoint(config, 11), fs::copy_options::recursive);
+  damage(checkpoint(config, 11) / "model.safetensors");
+  const Trained trained = train_until(config, 12);
+  EXPECT_EQ(trained.first, 11);
+  EXPECT_THAT(trained.log, HasSubstr("step-11.damaged"));
 }
 
-TEST(LocalCheckpoints, ARunThatGoesBackToAStepDropsThem) {
+TEST(LocalCheckpoints, ANewRunInAnOldFolderDoesNotContinueFromThem) {
+  for (const bool only_content : {false, true}) {
+    const Folder folder;
+    const auto config = local_run(folder.path());
+    train_until(config, 4);
+    const fs::path out = config.job.dump_folder;
+    if (only_content) {
+      for (const auto& entry : entries(out / "checkpoints")) {
+        if (!entry.filename().string().starts_with('.')) {  // as rm -r checkpoints/* does
+          fs::remove_all(entry);
+        }
+      }
+    } else {
+      fs::remove_all(out);
+    }
+    EXPECT_EQ(train_until(config, 2).first, 1);
+  }
+}
+
+TEST(LocalCheckpoints, AStartThatUsesAnotherCheckpointEndsThem) {
+  const Folder folder;
+  const auto local = local_run(folder.path());
+  train_until(local, 9);
+  EXPECT_EQ(train_until(local_run(folder.path(), {{"checkpoint.load_step", "5"}}), 7).first, 6);
+  // The same without local checkpoints: a later start with them must not find those of the branch that was left.
+  const Folder other;
+  train_until(local_run(other.path()), 9);
+  const Overrides off{{"checkpoint.load_step", "5"}, {"checkpoint.local_interval", "0"}};
+  train_until(local_run(other.path(), off), 7);
+  EXPECT_THAT(entries(other.path() / "local"), IsEmpty());
+  EXPECT_EQ(train_until(local_run(other.path()), 7).first, 6);
+}
+
+TEST(LocalCheckpoints, AWrongLoadStepKeepsThem) {
   const Folder folder;
   train_until(local_run(folder.path()), 9);
-  EXPECT_EQ(train_until(local_run(folder.path(), {{"checkpoint.load_step", "5"}}), 7).first, 6);
+  EXPECT_THAT(
+      [&] {
+        testing::train(local_run(folder.path(), {{"checkpoint.load_step", "7"}}));
+      },
+      Throws<Error>(::testing::Property(&Error::what, HasSubstr("checkpoint.load_step"))));
+  EXPECT_EQ(train_until(local_run(folder.path()), 10).first, 9);
 }
 
-TEST(LocalCheckpoints, AFolderThatOthersCanReadIsRefused) {
+TEST(LocalCheckpoints, ARunThatEndsWithoutAStepSavesTheirState) {
+  const Folder folder;
+  train_until(local_run(folder.path()), 9);
+  const auto shorter =
+      local_run(folder.path(), {{"training.steps", "8"}, {"checkpoint.allow_changes", R"(["steps"])"}});
+  train_until(shorter);
+  EXPECT_TRUE(fs::exists(checkpoint(shorter, 8)));
+  EXPECT_THAT(entries(folder.path() / "local"), IsEmpty());
+}
+
+// As programs do that clean /dev/shm.
+TEST(LocalCheckpoints, AreMadeAgainWhenTheirFolderIsRemoved) {
   const Folder folder;
   const auto config = local_run(folder.path());
-  train_until(config, 3);
-  fs::permissions(entries(folder.path() / "local").at(0), fs::perms::others_read, fs::perm_options::add);
-  EXPECT_THAT(
-      [&] { testing::train(config); },
-      Throws<Error>(::testing::Property(&Error::what, HasSubstr("not a folder that only this user can read"))));
+  Logger log("", true);
+  const auto list = testing::specs();
+  {
+    Trainer trainer(config, {.specs = list, .log = log});
+    trainer.events().subscribe(Event::step_begin, [&](const EventContext& context) {
+      if (context.step == 4) {
+        fs::remove_all(entries(folder.path() / "local").at(0));
+      } else if (context.step == 9) {
+        throw std::runtime_error("killed");
+      }
+    });
+    EXPECT_THROW(trainer.run(), std::runtime_error);
+  }
+  const auto starts = entries(folder.path() / "local");
+  ASSERT_THAT(starts, SizeIs(1));
+  EXPECT_EQ(fs::status(starts[0]).permissions(), fs::perms::owner_all);
+  EXPECT_EQ(train_until(config, 10).first, 9);
+}
+
+TEST(LocalCheckpoints, AnOpenFolderOfAnotherStartIsNotTrusted) {
+  const Folder folder;
+  const auto config = local_run(folder.path());
+  train_until(config, 9);
+  fs::permissions(entries(folder.path() / "local").at(0), fs::perms::others_write, fs::perm_options::add);
+  EXPECT_EQ(train_until(config, 7).first, 6);
 }
 
 TEST(LocalCheckpoints, AreRefusedWithoutAFolderOrWithoutEffect) {
@@ -143,19 +245,30 @@ TEST(LocalCheckpoints, AreRefusedWithoutAFolderOrWithoutEffect) {
   refused({{"checkpoint.local_interval", "5"}}, "checkpoint.local_interval");
   refused({{"checkpoint.enable", "false"}}, "checkpoint.local_interval");
   refused({{"checkpoint.local_folder", "\"/nowhere\""}}, "checkpoint.local_folder: /nowhere/");
+  refused({{"checkpoint.local_folder", "\"local\""}}, "expected an absolute path");
+  EXPECT_THAT(entries(folder.path() / "local"), IsEmpty());
 }
 
-TEST(LocalCheckpoints, AreRefusedWithoutRoom) {
+TEST(LocalCheckpoints, WithoutRoomANewRunIsRefusedAndAResumedOneGoesOnWithout) {
   const Folder folder;
-  const auto coordinator = std::make_shared<state::OneRank>();
   CheckpointConfig config;
   config.local_interval = 1;
   config.local_folder = folder.path().string();
-  LocalCheckpoints local(config, folder.path() / "run", coordinator);
-  local.require_space(1);
-  EXPECT_THAT(
-      [&] { local.require_space(int64_t{1} << 60); },
-      Throws<Error>(::testing::Property(&Error::what, HasSubstr("two local checkpoints take"))));
+  constexpr int64_t kTooMuch = int64_t{1} << 60;
+  {
+    LocalCheckpoints local(config, folder.path() / "run", std::make_shared<state::OneRank>());
+    EXPECT_EQ(local.open({}, 1), std::nullopt);
+    EXPECT_TRUE(local.are_on());
+  }
+  {
+    LocalCheckpoints local(config, folder.path() / "run", std::make_shared<state::OneRank>());
+    EXPECT_THAT(
+        [&] { local.open({}, kTooMuch); },
+        Throws<Error>(::testing::Property(&Error::what, HasSubstr("two local checkpoints take"))));
+  }
+  LocalCheckpoints local(config, folder.path() / "run", std::make_shared<state::OneRank>());
+  EXPECT_THAT(local.open(folder.path() / "run/step-5", kTooMuch).value_or(""), HasSubstr("this start has no local"));
+  EXPECT_FALSE(local.are_on());
 }
 
 }  // namespace
