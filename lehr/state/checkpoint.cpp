@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -192,7 +193,11 @@ void CheckpointStore::begin(int64_t step) {
   require(step >= 0, "{}: a checkpoint of step {}: expected a step from 0", root_.string(), step);
   const fs::path temporary = temporary_path(step);
   std::error_code error;
-  fs::create_directories(root_, error);
+  if (access_ == Access::umask) {
+    fs::create_directories(root_, error);
+  } else if (::mkdir(root_.c_str(), 0700) != 0 && errno != EEXIST) {
+    error = {errno, std::generic_category()};
+  }
   if (!error) {
     remove_tree(temporary);
     fs::create_directory(temporary, error);

@@ -23,8 +23,12 @@ struct Checkpoint {
 /// may call the functions that modify the folder, and two runs must not share one.
 class CheckpointStore {
  public:
+  /// Who may read the folder: whom the umask lets, or its owner only.
+  enum class Access { umask, owner };
+
   /// `root` need not exist: the first save creates it.
-  explicit CheckpointStore(std::filesystem::path root) : root_(std::move(root)) {}
+  explicit CheckpointStore(std::filesystem::path root, Access access = Access::umask)
+      : root_(std::move(root)), access_(access) {}
 
   const std::filesystem::path& root() const { return root_; }
   /// Returns the path of a step's checkpoint, whether it exists or not: root/step-N.
@@ -65,6 +69,7 @@ class CheckpointStore {
   std::filesystem::path hidden(int64_t step, const char* state) const;
 
   std::filesystem::path root_;
+  Access access_;
 };
 
 }  // namespace lehr::state

@@ -234,7 +234,7 @@ void open_local_checkpoints(Run& run, const RunStart& start) {
   if (!run.checkpoints) {
     return;
   }
-  if (const auto warning = run.checkpoints->open_local(start.checkpoint)) {
+  if (const auto warning = run.checkpoints->open_local(start.checkpoint.has_value())) {
     run.logger.warn("{}", *warning);
   }
 }

@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "lehr/base/error.h"
 #include "lehr/base/open_file.h"
 #include "lehr/config/json.h"
@@ -29,10 +31,9 @@ void require_step(const state::CheckpointStore& store, int64_t step) {
       step,
       steps.empty() ? "none" : fmt::format("those of step {}", fmt::join(steps, ", ")));
 }
-}  // namespace
 
-std::optional<std::string> damage_of_checkpoint(
-    const fs::path& folder, bool contents, state::Coordinator& coordinator) {
+// Returns the same answer on all ranks.
+std::optional<std::string> damage_of(const fs::path& folder, bool contents, state::Coordinator& coordinator) {
   if (auto found = state::find_damage(folder, contents, coordinator)) {
     return found;
   }
@@ -52,44 +53,79 @@ std::optional<std::string> damage_of_checkpoint(
   return unreadable.empty() ? std::nullopt : std::optional(unreadable);
 }
 
-FoundCheckpoint find_checkpoint(
-    state::CheckpointStore& store, std::optional<int64_t> step, bool contents, state::Coordinator& coordinator) {
-  if (step) {
-    coordinator.from_main("find step", [&] {
-      require_step(store, *step);
-      return std::string();
-    });
-    const fs::path folder = store.path_of(*step);
-    const auto problem = damage_of_checkpoint(folder, contents, coordinator);
-    require(!problem, "checkpoint.load_step: {}", problem.value_or(""));
-    return {.folder = folder, .warnings = {}};
-  }
-  // Other ranks may see a different list of folders, now or later, so all use the main rank's.
-  std::string listed = coordinator.from_main("find list", [&] {
+struct Candidate {
+  int64_t step = 0;
+  fs::path folder;
+  bool is_local = false;
+  std::string damage = {};
+};
+
+// The newest last; of one step, the checkpoint on the disk. Other ranks may see a different list of folders, now or
+// later, so all use the main rank's.
+std::vector<Candidate> candidates_of(
+    const state::CheckpointStore& store,
+    const std::optional<state::Checkpoint>& local,
+    state::Coordinator& coordinator) {
+  const std::string listed = coordinator.from_main("find list", [&] {
     std::vector<std::string> steps;
     for (const auto& checkpoint : store.list()) {
       steps.push_back(std::to_string(checkpoint.step));
     }
     return state::pack_texts(steps);
   });
-  const std::vector<std::string> steps = state::unpack_texts(listed);
-  std::vector<std::pair<int64_t, std::string>> damaged;
-  for (size_t i = steps.size(); i-- > 0;) {
-    const int64_t candidate = std::stoll(steps[i]);
-    const fs::path folder = store.path_of(candidate);
-    if (auto problem = damage_of_checkpoint(folder, contents, coordinator)) {
-      damaged.emplace_back(candidate, std::move(*problem));
+  std::vector<Candidate> candidates;
+  for (const std::string& text : state::unpack_texts(listed)) {
+    const int64_t step = std::stoll(text);
+    candidates.push_back({.step = step, .folder = store.path_of(step)});
+  }
+  if (local) {
+    const auto later = std::find_if(
+        candidates.begin(), candidates.end(), [&](const Candidate& other) { return other.step >= local->step; });
+    candidates.insert(later, {.step = local->step, .folder = local->path, .is_local = true});
+  }
+  return candidates;
+}
+
+// On the main rank.
+std::string set_aside(state::CheckpointStore& store, const Candidate& damaged, int64_t resumes_from) {
+  return damaged.is_local ? fmt::format("{}; that local checkpoint is not used", damaged.damage)
+                          : fmt::format(
+                                "{}; that checkpoint is set aside as {}, and the run resumes from step {}",
+                                damaged.damage,
+                                store.set_aside(damaged.step, "damaged").filename().string(),
+                                resumes_from);
+}
+}  // namespace
+
+FoundCheckpoint find_checkpoint(
+    state::CheckpointStore& store,
+    std::optional<int64_t> step,
+    bool contents,
+    state::Coordinator& coordinator,
+    const std::optional<state::Checkpoint>& local) {
+  if (step) {
+    coordinator.from_main("find step", [&] {
+      require_step(store, *step);
+      return std::string();
+    });
+    const fs::path folder = store.path_of(*step);
+    const auto problem = damage_of(folder, contents, coordinator);
+    require(!problem, "checkpoint.load_step: {}", problem.value_or(""));
+    return {.folder = folder, .warnings = {}};
+  }
+  std::vector<Candidate> candidates = candidates_of(store, local, coordinator);
+  std::vector<Candidate> damaged;
+  for (; !candidates.empty(); candidates.pop_back()) {
+    Candidate& candidate = candidates.back();
+    if (auto problem = damage_of(candidate.folder, contents, coordinator)) {
+      candidate.damage = std::move(*problem);
+      damaged.push_back(std::move(candidate));
       continue;
     }
-    FoundCheckpoint found{.folder = folder, .warnings = {}};
+    FoundCheckpoint found{.folder = candidate.folder, .is_local = candidate.is_local, .warnings = {}};
     coordinator.from_main("find set aside", [&] {
-      for (const auto& [bad, problem] : damaged) {
-        const fs::path aside = store.set_aside(bad, "damaged");
-        found.warnings.push_back(fmt::format(
-            "{}; that checkpoint is set aside as {}, and the run resumes from step {}",
-            problem,
-            aside.filename().string(),
-            candidate));
+      for (const Candidate& bad : damaged) {
+        found.warnings.push_back(set_aside(store, bad, candidate.step));
       }
       return std::string();
     });
@@ -99,7 +135,7 @@ FoundCheckpoint find_checkpoint(
       damaged.empty(),
       "{}: all checkpoints are damaged: {}; restore one, or move them away to start a new run",
       store.root().string(),
-      damaged.empty() ? "" : damaged.front().second);
+      damaged.empty() ? "" : damaged.front().damage);
   return {};
 }
 

@@ -14,21 +14,21 @@ namespace lehr::train {
 /// The result of find_checkpoint.
 struct FoundCheckpoint {
   std::optional<std::filesystem::path> folder;
+  bool is_local = false;
   std::vector<std::string> warnings;  ///< About checkpoints that were set aside; on the main rank.
 };
 
 /// All ranks must call it; all get the same folder, but only the main rank lists the checkpoints. Without `step`,
-/// returns the newest complete checkpoint, or nothing if there is none. Checkpoints that are damaged according to
-/// state::find_damage or their headers (`contents`: all bytes are read), or whose config.json (of adapters
-/// model_config.json) or trainer.json is missing or not JSON, are renamed to step-N.damaged once an undamaged one is
-/// found. Throws a usage error that names the damaged file if all are damaged, or if that of `step` is, and one that
-/// lists the steps if there is no checkpoint of `step`.
+/// returns the newest complete checkpoint, which `local` is if it is newer than those of `store`, or nothing if there
+/// is none. Checkpoints that are damaged according to state::find_damage or their headers (`contents`: all bytes are
+/// read), or whose config.json (of adapters model_config.json) or trainer.json is missing or not JSON, are renamed to
+/// step-N.damaged once an undamaged one is found. Throws a usage error that names the damaged file if all are damaged,
+/// or if that of `step` is, and one that lists the steps if there is no checkpoint of `step`.
 FoundCheckpoint find_checkpoint(
-    state::CheckpointStore& store, std::optional<int64_t> step, bool contents, state::Coordinator& coordinator);
-
-/// Returns what is wrong with the checkpoint in `folder`, as described above; nullopt if it is undamaged. All ranks
-/// must call it, and get the same answer.
-std::optional<std::string> damage_of_checkpoint(
-    const std::filesystem::path& folder, bool contents, state::Coordinator& coordinator);
+    state::CheckpointStore& store,
+    std::optional<int64_t> step,
+    bool contents,
+    state::Coordinator& coordinator,
+    const std::optional<state::Checkpoint>& local = std::nullopt);
 
 }  // namespace lehr::train

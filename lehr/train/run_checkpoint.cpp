@@ -150,21 +150,14 @@ std::optional<std::filesystem::path> RunCheckpoints::find() {
     const int64_t step = config_.checkpoint.load_step;
     return std::to_string(step >= 0 && std::filesystem::exists(went_back_file(step)) ? -1 : step);
   }));
-  const int64_t local = wanted < 0 ? local_->newest() : -1;
-  const bool first = local > newest_on_disk();
-  if (first) {
-    if (auto folder = undamaged_local(local)) {
-      return folder;
-    }
-  }
   FoundCheckpoint found = find_checkpoint(
-      *store_, wanted < 0 ? std::nullopt : std::optional(wanted), config_.checkpoint.verify, *coordinator_);
-  warnings_.insert(warnings_.end(), found.warnings.begin(), found.warnings.end());
-  if (!first && local > newest_on_disk()) {  // without the damaged ones
-    if (auto folder = undamaged_local(local)) {
-      return folder;
-    }
-  }
+      *store_,
+      wanted < 0 ? std::nullopt : std::optional(wanted),
+      config_.checkpoint.verify,
+      *coordinator_,
+      wanted < 0 ? local_->newest() : std::nullopt);
+  from_local_ = found.is_local;
+  warnings_ = std::move(found.warnings);
   return found.folder;
 }
 
@@ -173,15 +166,6 @@ int64_t RunCheckpoints::newest_on_disk() {
     const auto latest = store_->latest();
     return std::to_string(latest ? latest->step : -1);
   }));
-}
-
-std::optional<std::filesystem::path> RunCheckpoints::undamaged_local(int64_t step) {
-  std::string damage;
-  auto folder = local_->undamaged(step, damage);
-  if (!folder && coordinator_->is_main()) {
-    warnings_.push_back(fmt::format("{}; that local checkpoint is not used", damage));
-  }
-  return folder;
 }
 
 RunCheckpoints::Continuation RunCheckpoints::check(const std::filesystem::path& folder, const ConfiguredRun& now) {
@@ -252,6 +236,7 @@ std::filesystem::path RunCheckpoints::went_back_file(int64_t step) const {
 }
 
 std::vector<int64_t> RunCheckpoints::went_back_to(int64_t step) {
+  local_->forget();
   const std::string moved = coordinator_->from_main("went back", [&] {
     std::vector<std::string> steps;
     for (const int64_t later : store_->set_aside_after(step)) {
@@ -332,8 +317,8 @@ std::optional<std::string> RunCheckpoints::save_local(const RunState& state) {
   return earlier;
 }
 
-std::optional<std::string> RunCheckpoints::open_local(const std::optional<std::filesystem::path>& resumed_from) {
-  return local_->open(resumed_from, local_->are_on() ? state::num_bytes(contents_of({})) : 0);
+std::optional<std::string> RunCheckpoints::open_local(bool resumes) {
+  return local_->open(resumes, from_local_, state::num_bytes(contents_of({})));
 }
 
 void RunCheckpoints::wait_copied() {
@@ -382,6 +367,8 @@ std::optional<std::string> RunCheckpoints::failure() {
     write_seconds_ = result->write_seconds;
     if (!result->ok()) {
       message = fmt::format("the checkpoint of step {} was not saved: {}", result->step, result->error);
+    } else if (!local_->are_on()) {
+      local_->forget();  // the run may have resumed from there
     }
   }
   return message;

@@ -109,7 +109,7 @@ class RunCheckpoints {
   /// @name Local checkpoints (local_checkpoints.h)
   /// @{
   /// LocalCheckpoints::open, after load() or the initial values. The optimizer's state must be allocated.
-  std::optional<std::string> open_local(const std::optional<std::filesystem::path>& resumed_from);
+  std::optional<std::string> open_local(bool resumes);
   LocalCheckpoints& local() { return *local_; }
   /// As save(), but writes a local checkpoint. They must be on.
   std::optional<std::string> save_local(const RunState& state);
@@ -121,7 +121,6 @@ class RunCheckpoints {
  private:
   Continuation check_here(const std::filesystem::path& folder, const ConfiguredRun& now) const;
   const std::vector<state::TensorInfo>& all_of(const std::string& stem, const std::vector<state::TensorInfo>& mine);
-  std::optional<std::filesystem::path> undamaged_local(int64_t step);
   void require_finite(int64_t step);
   state::CheckpointContents contents_of(const RunState& state);
   void add_texts(state::CheckpointContents& contents, const RunState& state) const;
@@ -150,6 +149,7 @@ class RunCheckpoints {
   std::unique_ptr<state::CheckpointStore> store_;
   std::unique_ptr<state::AsyncCheckpointer> writer_;
   std::unique_ptr<LocalCheckpoints> local_;
+  bool from_local_ = false;  // what find() returned
 };
 
 }  // namespace lehr::train

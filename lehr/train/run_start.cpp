@@ -10,6 +10,7 @@
 #include "lehr/pretrained/weights.h"
 #include "lehr/state/checkpoint.h"
 #include "lehr/state/weights.h"
+#include "lehr/train/local_checkpoints.h"
 #include "lehr/train/run_changes.h"
 
 namespace lehr::train {
@@ -105,7 +106,8 @@ void resume(Run& run, const std::filesystem::path& checkpoint) {
 RunStart find_start(Run& run) {
   const auto root = std::filesystem::path(run.config.job.dump_folder) / run.config.checkpoint.folder;
   require(
-      run.config.checkpoint.enable || state::CheckpointStore(root).list().empty(),
+      run.config.checkpoint.enable ||
+          (state::CheckpointStore(root).list().empty() && !std::filesystem::exists(LocalCheckpoints::pointer_in(root))),
       "checkpoint.enable: {} holds checkpoints of an earlier run, which this run would not resume, and whose logs it "
       "would overwrite; set it to true, or choose another job.dump_folder",
       root.string());

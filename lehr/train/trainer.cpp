@@ -104,8 +104,8 @@ void Trainer::train_step() {
   if (saves) {
     save(step);
   }
-  const bool is_saved =
-      saves && (stop || step == run.config.training.steps || run.config.checkpoint.async_mode == "disabled");
+  const bool last = stop || step == run.config.training.steps;
+  const bool is_saved = saves && (last || (run.config.checkpoint.async_mode == "disabled" && !last_save_problem_));
   if (!is_saved && local_save_due(step)) {
     save_local();
   }
@@ -293,11 +293,11 @@ void Trainer::save_now() {
 void Trainer::close() {
   if (run_->checkpoints) {
     const int64_t step = run_->state.step;
-    if (run_->checkpoints->local().are_on() && saved_step_ != step && step > run_->checkpoints->newest_on_disk()) {
+    if (run_->checkpoints->local().has_any() && saved_step_ != step && step > run_->checkpoints->newest_on_disk()) {
       save(step);  // until now only a local checkpoint has this state, if any
     }
     require_saved(*run_->checkpoints, last_save_problem_);
-    run_->checkpoints->local().turn_off();
+    run_->checkpoints->local().close();
   }
   if (run_->log) {
     run_->log->finish();

@@ -116,8 +116,8 @@ def launcher_killed():
 
 
 def two_ranks(run):
-    """Returns two ranks that share an axis of the mesh, and the sockets of the first that are connected to the second; none if
-    the system does not allow this."""
+    """Returns two ranks that share an axis of the mesh, and the sockets of the first that are connected to the second; None if
+    the system does not allow this, and then the run has ended."""
     first = rng.randrange(RANKS)
     second = first ^ rng.choice([1, 2])  # dp_shard 2 x tp 2
     try:
@@ -126,15 +126,16 @@ def two_ranks(run):
         print(f"skip  connections: {error}")
         run.hit(0, signal.SIGTERM)
         run.end()
-        return first, second, []
+        return first, second, None
 
 
 def link_broken(name, disturb, within, *patterns):
     run = new_run(name.replace(" ", "_"), RANKS).start()
     run.wait_for(rng.randrange(4, 20))
     first, second, found = two_ranks(run)
-    if not found:
+    if found is None:
         return
+    expect(f"{name}: ranks {first} and {second} are connected", found)
     begin = time.monotonic()
     for link in found:
         disturb(link)
@@ -147,7 +148,7 @@ def link_slow():
     run = new_run("slow_link", RANKS).start()
     run.wait_for(rng.randrange(4, 20))
     _, _, found = two_ranks(run)
-    if not found:
+    if found is None:
         return
     before = run.steps()
     for link in found:
@@ -221,6 +222,7 @@ def restarted_by_torchrun():
         print(f"skip  torchrun: there is none beside {sys.executable}")
         return
     run = new_run("torchrun", RANKS)
+    run.environment = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // RANKS))}  # as lehr launch sets it
     command = (torchrun, f"--nproc-per-node={RANKS}", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0",
                "--no-python")
     run.start(by=command)

@@ -52,7 +52,9 @@ def links(pid, other):
 def reset(link):
     """Resets the connection, as a machine does that knows nothing of it: both processes get an error."""
     nowhere = ctypes.create_string_buffer(struct.pack("H14x", socket.AF_UNSPEC))
-    ctypes.CDLL(None).connect(link.fileno(), nowhere, 16)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.connect(link.fileno(), nowhere, 16) != 0:
+        raise OSError(ctypes.get_errno(), f"reset: {os.strerror(ctypes.get_errno())}")
 
 
 def leave_half_open(link):

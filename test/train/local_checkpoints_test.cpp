@@ -135,19 +135,20 @@ TEST(LocalCheckpoints, ADamagedOneIsNotUsed) {
   EXPECT_THAT(trained.log, HasSubstr("that local checkpoint is not used"));
 }
 
-TEST(LocalCheckpoints, OneOlderThanADamagedCheckpointIsUsed) {
-  const Folder folder;
-  const auto config = local_run(folder.path(), {{"checkpoint.interval", "8"}, {"checkpoint.local_interval", "5"}});
-  train_until(config, 9);
-  train_until(config, 12);  // from 8; 10 is local
-  const fs::path local = local_checkpoint(folder.path(), 10);
-  EXPECT_TRUE(fs::exists(local));
-  // As if 11 had been saved on the disk, and damaged.
-  fs::copy(checkpoint(config, 8), checkpoint(config, 11), fs::copy_options::recursive);
-  damage(checkpoint(config, 11) / "model.safetensors");
-  const Trained trained = train_until(config, 12);
-  EXPECT_EQ(trained.first, 11);
-  EXPECT_THAT(trained.log, HasSubstr("step-11.damaged"));
+TEST(LocalCheckpoints, ReplaceADamagedCheckpointOfTheSameOrALaterStep) {
+  for (const int64_t step : {10, 11}) {
+    const Folder folder;
+    const auto config = local_run(folder.path());
+    train_until(config, 11);
+    fs::remove_all(checkpoint(config, 5));
+    if (step == 11) {
+      fs::rename(checkpoint(config, 10), checkpoint(config, 11));
+    }
+    damage(checkpoint(config, step) / "model.safetensors");
+    const Trained trained = train_until(config, 12);
+    EXPECT_EQ(trained.first, 11);
+    EXPECT_THAT(trained.log, HasSubstr(".damaged, and the run resumes from step 10"));
+  }
 }
 
 TEST(LocalCheckpoints, ANewRunInAnOldFolderDoesNotContinueFromThem) {
@@ -169,18 +170,48 @@ TEST(LocalCheckpoints, ANewRunInAnOldFolderDoesNotContinueFromThem) {
   }
 }
 
-TEST(LocalCheckpoints, AStartThatUsesAnotherCheckpointEndsThem) {
+TEST(LocalCheckpoints, ARunThatGoesBackDropsThoseOfTheBranchThatItLeaves) {
+  for (const char* interval : {"1", "0"}) {
+    const Folder folder;
+    train_until(local_run(folder.path()), 9);
+    const Overrides back{{"checkpoint.load_step", "5"}, {"checkpoint.local_interval", interval}};
+    EXPECT_EQ(train_until(local_run(folder.path(), back), 7).first, 6);
+    EXPECT_THAT(entries(folder.path() / "local"), SizeIs(*interval - '0'));
+    EXPECT_EQ(train_until(local_run(folder.path()), 8).first, *interval == '1' ? 7 : 6);
+  }
+}
+
+TEST(LocalCheckpoints, AStartWithoutThemContinuesFromOneAndKeepsItUntilTheDiskHasItsState) {
   const Folder folder;
-  const auto local = local_run(folder.path());
-  train_until(local, 9);
-  EXPECT_EQ(train_until(local_run(folder.path(), {{"checkpoint.load_step", "5"}}), 7).first, 6);
-  // The same without local checkpoints: a later start with them must not find those of the branch that was left.
-  const Folder other;
-  train_until(local_run(other.path()), 9);
-  const Overrides off{{"checkpoint.load_step", "5"}, {"checkpoint.local_interval", "0"}};
-  train_until(local_run(other.path(), off), 7);
-  EXPECT_THAT(entries(other.path() / "local"), IsEmpty());
-  EXPECT_EQ(train_until(local_run(other.path()), 7).first, 6);
+  const auto with = local_run(folder.path());
+  const auto without = local_run(folder.path(), {{"checkpoint.local_interval", "0"}});
+  train_until(with, 9);
+  EXPECT_EQ(train_until(without, 9).first, 9);
+  EXPECT_EQ(train_until(without).first, 9) << "the start before saved nothing";
+  EXPECT_TRUE(fs::exists(checkpoint(without, 12)));
+  EXPECT_THAT(entries(folder.path() / "local"), IsEmpty());
+}
+
+TEST(LocalCheckpoints, ACopyOfTheRunsFolderDoesNotTouchThem) {
+  const Folder folder;
+  const auto config = local_run(folder.path());
+  train_until(config, 9);
+  const fs::path copy = folder.path() / "copy";
+  fs::copy(config.job.dump_folder, copy, fs::copy_options::recursive);
+  TrainConfig other = config;
+  other.job.dump_folder = copy.string();
+  EXPECT_EQ(train_until(other, 7).first, 6);
+  EXPECT_EQ(train_until(config, 10).first, 9);
+}
+
+TEST(LocalCheckpoints, AreNotOverwrittenByARunWithoutCheckpoints) {
+  const Folder folder;
+  train_until(local_run(folder.path()), 4);  // nothing on the disk yet
+  EXPECT_THAT(
+      [&] {
+        testing::train(local_run(folder.path(), {{"checkpoint.enable", "false"}, {"checkpoint.local_interval", "0"}}));
+      },
+      Throws<Error>(::testing::Property(&Error::what, HasSubstr("checkpoint.enable"))));
 }
 
 TEST(LocalCheckpoints, AWrongLoadStepKeepsThem) {
@@ -195,13 +226,18 @@ TEST(LocalCheckpoints, AWrongLoadStepKeepsThem) {
 }
 
 TEST(LocalCheckpoints, ARunThatEndsWithoutAStepSavesTheirState) {
-  const Folder folder;
-  train_until(local_run(folder.path()), 9);
-  const auto shorter =
-      local_run(folder.path(), {{"training.steps", "8"}, {"checkpoint.allow_changes", R"(["steps"])"}});
-  train_until(shorter);
-  EXPECT_TRUE(fs::exists(checkpoint(shorter, 8)));
-  EXPECT_THAT(entries(folder.path() / "local"), IsEmpty());
+  for (const char* interval : {"1", "0"}) {
+    const Folder folder;
+    train_until(local_run(folder.path()), 9);
+    const auto shorter = local_run(
+        folder.path(),
+        {{"training.steps", "8"},
+         {"checkpoint.allow_changes", R"(["steps"])"},
+         {"checkpoint.local_interval", interval}});
+    train_until(shorter);
+    EXPECT_TRUE(fs::exists(checkpoint(shorter, 8)));
+    EXPECT_THAT(entries(folder.path() / "local"), IsEmpty());
+  }
 }
 
 // As programs do that clean /dev/shm.
@@ -212,14 +248,18 @@ TEST(LocalCheckpoints, AreMadeAgainWhenTheirFolderIsRemoved) {
   const auto list = testing::specs();
   {
     Trainer trainer(config, {.specs = list, .log = log});
-    trainer.events().subscribe(Event::step_begin, [&](const EventContext& context) {
+    // When gradients are ready, no save is running.
+    trainer.events().subscribe(Event::gradients_ready, [&](const EventContext& context) {
       if (context.step == 4) {
         fs::remove_all(entries(folder.path() / "local").at(0));
-      } else if (context.step == 9) {
+      }
+    });
+    trainer.events().subscribe(Event::step_begin, [&](const EventContext& context) {
+      if (context.step == 9) {
         throw std::runtime_error("killed");
       }
     });
-    EXPECT_THROW(trainer.run(), std::runtime_error);
+    EXPECT_THAT([&] { trainer.run(); }, ::testing::ThrowsMessage<std::runtime_error>("killed"));
   }
   const auto starts = entries(folder.path() / "local");
   ASSERT_THAT(starts, SizeIs(1));
@@ -257,17 +297,17 @@ TEST(LocalCheckpoints, WithoutRoomANewRunIsRefusedAndAResumedOneGoesOnWithout) {
   constexpr int64_t kTooMuch = int64_t{1} << 60;
   {
     LocalCheckpoints local(config, folder.path() / "run", std::make_shared<state::OneRank>());
-    EXPECT_EQ(local.open({}, 1), std::nullopt);
+    EXPECT_EQ(local.open(false, false, 1), std::nullopt);
     EXPECT_TRUE(local.are_on());
   }
   {
     LocalCheckpoints local(config, folder.path() / "run", std::make_shared<state::OneRank>());
     EXPECT_THAT(
-        [&] { local.open({}, kTooMuch); },
+        [&] { local.open(false, false, kTooMuch); },
         Throws<Error>(::testing::Property(&Error::what, HasSubstr("two local checkpoints take"))));
   }
   LocalCheckpoints local(config, folder.path() / "run", std::make_shared<state::OneRank>());
-  EXPECT_THAT(local.open(folder.path() / "run/step-5", kTooMuch).value_or(""), HasSubstr("this start has no local"));
+  EXPECT_THAT(local.open(true, false, kTooMuch).value_or(""), HasSubstr("this start has no local"));
   EXPECT_FALSE(local.are_on());
 }
 
