@@ -100,13 +100,10 @@ void Trainer::train_step() {
     validate(step);
   }
   const bool stop = stop_requested();
-  const bool saves = save_due(step) || (stop && run.checkpoints);
-  if (saves) {
+  if (save_due(step) || (stop && run.checkpoints)) {
     save(step);
   }
-  const bool last = stop || step == run.config.training.steps;
-  const bool is_saved = saves && (last || (run.config.checkpoint.async_mode == "disabled" && !last_save_problem_));
-  if (!is_saved && local_save_due(step)) {
+  if (!stop && local_save_due(step)) {
     save_local();
   }
   result_.stopped = stop && step < run.config.training.steps;
@@ -180,7 +177,8 @@ bool Trainer::save_due(int64_t step) const {
 }
 
 bool Trainer::local_save_due(int64_t step) const {
-  return run_->checkpoints && run_->checkpoints->local().are_on() && step % run_->config.checkpoint.local_interval == 0;
+  return run_->checkpoints && run_->checkpoints->local().are_on() && step < run_->config.training.steps &&
+         step % run_->config.checkpoint.local_interval == 0;
 }
 
 // Exchanges the memory of the ranks too, as they exchange something anyway.

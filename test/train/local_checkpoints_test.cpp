@@ -241,7 +241,7 @@ TEST(LocalCheckpoints, ARunThatEndsWithoutAStepSavesTheirState) {
 }
 
 // As programs do that clean /dev/shm.
-TEST(LocalCheckpoints, AreMadeAgainWhenTheirFolderIsRemoved) {
+TEST(LocalCheckpoints, ContinueWhenTheirFolderIsRemoved) {
   const Folder folder;
   const auto config = local_run(folder.path());
   Logger log("", true);
