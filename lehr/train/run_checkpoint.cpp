@@ -318,7 +318,8 @@ std::optional<std::string> RunCheckpoints::save_local(const RunState& state) {
 }
 
 std::optional<std::string> RunCheckpoints::open_local(bool resumes) {
-  return local_->open(resumes, from_local_, state::num_bytes(contents_of({})));
+  const bool wanted = config_.checkpoint.local_interval > 0;  // most runs want none, and need not plan their files
+  return local_->open(resumes, from_local_, wanted ? state::num_bytes(contents_of({})) : 0);
 }
 
 void RunCheckpoints::wait_copied() {
