@@ -20,6 +20,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/usable_cores.h"
 #include "lehr/base/value_of.h"
+#include "lehr/memory/granted_memory.h"
 #include "lehr/mesh/launched_ranks.h"
 #include "lehr/mesh/rank_environment.h"
 
@@ -301,7 +302,15 @@ class ChildRanks {
     } else if (!text.empty() && !words) {
       text = fmt::format("end of the output of rank {}:\n{}", rank, text);
     }
-    fmt::print(stderr, "{}lehr launch: rank {} {}\n", text, rank, how_it_ended(value_of(child.status, "status")));
+    const int status = value_of(child.status, "status");
+    fmt::print(stderr, "{}lehr launch: rank {} {}\n", text, rank, how_it_ended(status));
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && memory_kills() > memory_kills_before_) {
+      fmt::print(
+          stderr,
+          "lehr launch: in the meantime the kernel of this machine has killed a process for lack of memory, perhaps this "
+          "rank (dmesg shows which): use fewer ranks per machine, a smaller training.local_batch_size, or activation "
+          "checkpointing; lehr plan says what fits\n");
+    }
   }
 
   void end_all(int signal) {
@@ -316,6 +325,7 @@ class ChildRanks {
   const LaunchPlaces& places_;
   sigset_t childrens_mask_;
   int signals_ = -1;
+  int64_t memory_kills_before_ = memory_kills();
   mesh::LaunchedRanks launched_;
   std::vector<Child> children_;
   std::filesystem::path folder_;

@@ -117,6 +117,10 @@ GrantedMemory granted_memory(const path& root) {
   return *least;
 }
 
+int64_t memory_kills(const path& root) {
+  return number_of(root / "proc/vmstat", "oom_kill").value_or(0);
+}
+
 std::string memory_domain() {
   std::string text;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> text;

@@ -97,5 +97,11 @@ TEST(GrantedMemory, IsKnownOnThisMachine) {
   EXPECT_EQ(memory_domain(), memory_domain());
 }
 
+TEST_F(GrantedMemoryTest, CountsTheProcessesThatTheKernelHasKilled) {
+  EXPECT_EQ(memory_kills(root_), 0) << "kernels before 4.13 do not count them";
+  put("proc/vmstat", "nr_free_pages 9\noom_kill 3\noom_kill_other 7\n");
+  EXPECT_EQ(memory_kills(root_), 3);
+}
+
 }  // namespace
 }  // namespace lehr

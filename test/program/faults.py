@@ -9,8 +9,8 @@ docs/reliability.md describes the faults; --table writes its table.
 import argparse, os, re, shutil, signal, sys, tempfile, time
 from pathlib import Path
 
-import links
-from disturbed_run import file_limit, flip_a_bit, wait_until
+import links, machine_faults
+from disturbed_run import flip_a_bit, wait_until
 from expectations import expect, failures
 from fault_harness import DIAGNOSED_IN, RANKS, STEPS, Harness
 
@@ -163,25 +163,6 @@ def link_slow():
     rows.append((f"a connection of two ranks: 60 KB/s (longest step {slowest:.1f} s)", "-", "the same bits"))
 
 
-def too_little_memory():
-    """A limit below what the run needs is reported before memory is allocated, with both numbers, and ends it with an error."""
-    run = new_run("memory", 1)
-    begin = time.monotonic()
-    run.start("--model.args.hidden_size=8192", "--model.args.intermediate_size=32768", wrap=("prlimit", f"--as={6 << 30}"))
-    took = ends("memory", run, [1], r"the run needs [\d.]+ GiB, more than the [\d.]+ [GM]iB granted", r"memory", begin=begin)
-    rows.append(("a limit of memory that the run does not fit", f"{took:.1f} s", "-"))
-
-
-def folder_removed():
-    run = new_run("removed", RANKS).start()
-    run.wait_for(10)
-    shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
-    error = run.end()
-    good = has_same_bits(run)
-    expect("the folder of checkpoints is removed: later ones are saved, and the run ends with the same bits", good, f"{run.code}\n{error}")
-    rows.append(("the folder of checkpoints is removed during the run", "-", "the same bits"))
-
-
 def restarted_by_itself():
     run = new_run("by_itself", RANKS).start(launch=("--restarts", 3))
     for step in (8, 25):
@@ -268,16 +249,6 @@ def goes_on_with_fewer_ranks():
     rows.append(("a rank is killed twice: fewer ranks go on", "-", " / ".join(f"{one:.1f} s" for one in seconds)))
 
 
-def disk_full():
-    run = new_run("disk_full", 1)
-    run.finish("--training.steps=10", "--lr_scheduler.decay_ratio=0.0")
-    shutil.rmtree(run.folder)
-    _, error = run.finish(wrap=file_limit(100))  # checkpoints are larger, the log is not
-    expect("disk full: the run says which checkpoint was not saved", "was not saved" in error, error)
-    expect("disk full: nothing half-written is published", not list(run.folder.glob("checkpoints/*")), list(run.folder.glob("checkpoints/*")))
-    goes_on("disk full", run, "the disk is full: the run goes on without checkpoints, and says so", 0)
-
-
 def damaged(name, damage, stem):
     run = new_run(name, RANKS).start()
     run.wait_for(10)
@@ -353,13 +324,15 @@ FAULTS = {
     "link-reset": lambda: link_broken("reset", links.reset, DIAGNOSED_IN),
     "link-half-open": lambda: link_broken("half-open", links.leave_half_open, DIAGNOSED_IN + 10, r"was not finished within 5 s"),
     "link-slow": link_slow,
-    "memory": too_little_memory,
-    "removed": folder_removed,
+    "memory": lambda: machine_faults.too_little_memory(harness),
+    "cgroup": lambda: machine_faults.killed_for_memory(harness),
+    "clock": lambda: machine_faults.clock_jumps(harness),
+    "removed": lambda: machine_faults.folder_removed(harness),
     "restarts": restarted_by_itself,
     "local": restarted_from_a_local_checkpoint,
     "torchrun": restarted_by_torchrun,
     "fewer": goes_on_with_fewer_ranks,
-    "disk": disk_full,
+    "disk": lambda: machine_faults.disk_full(harness),
     "truncated": lambda: damaged("truncated", truncated, "model.safetensors"),
     "flipped": lambda: damaged("a_flipped_bit", flipped, "optimizer.safetensors"),
     "data": other_data,
