@@ -101,16 +101,25 @@ endfunction()
 
 # One binary per folder: loading LibTorch for every case would cost minutes. One ctest entry per binary, or SHARDS
 # entries with a share of its cases each. Each entry writes results/<entry>.xml, which script/test_report.py reads.
+# In Release, tests are not optimized, which halves the time to compile them: they run in the libraries. OPTIMIZED
+# excepts those that compute much themselves.
 function(lehr_test name)
-  cmake_parse_arguments(ARG "" "SHARDS;THREADS" "SOURCES;USES" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMIZED" "SHARDS;THREADS" "SOURCES;USES" ${ARGN})
   if(NOT TARGET lehr_test_main)
     add_library(lehr_test_main OBJECT "${PROJECT_SOURCE_DIR}/test/main.cpp")
     target_link_libraries(lehr_test_main PUBLIC GTest::gmock PRIVATE lehr_base lehr_warnings)
     target_precompile_headers(lehr_test_main PRIVATE "${PROJECT_SOURCE_DIR}/lehr/base/torch.h" <gmock/gmock.h>)
-    target_compile_options(lehr_test_main PRIVATE -fPIC)
+    target_compile_options(lehr_test_main PRIVATE -fPIC $<$<CONFIG:Release>:-O0>)
   endif()
-  lehr_executable(${name}_test SOURCES ${ARG_SOURCES} USES ${ARG_USES} HEADERS_OF lehr_test_main)
+  set(headers lehr_test_main)
+  if(ARG_OPTIMIZED)
+    set(headers lehr_base)  # a precompiled header fits only if it was optimized, too
+  endif()
+  lehr_executable(${name}_test SOURCES ${ARG_SOURCES} USES ${ARG_USES} HEADERS_OF ${headers})
   target_link_libraries(${name}_test PRIVATE lehr_test_main)
+  if(NOT ARG_OPTIMIZED)
+    target_compile_options(${name}_test PRIVATE $<$<CONFIG:Release>:-O0>)
+  endif()
   target_compile_definitions(${name}_test PRIVATE LEHR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   if(NOT ARG_SHARDS)
     set(ARG_SHARDS 1)

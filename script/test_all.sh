@@ -3,14 +3,15 @@
 #
 #   script/test_all.sh                 all shares in turn (some hours on two cores)
 #   script/test_all.sh --share 3/8     the third share, as a landing does
-#   script/test_all.sh --share 3/8 --only asan    parts whose names contain a word: meshes, asan, tsan, interop, gpu, configs,
-#                                      draws, pairs, faults, fuzz, run-as-planned, site, notebooks, optionals, mutants
+#   script/test_all.sh --share 3/8 --only asan    parts whose names contain a word: meshes, asan, tsan, g++, interop, gpu,
+#                                      configs, draws, pairs, faults, fuzz, run-as-planned, site, notebooks, optionals, mutants
 #   script/test_all.sh --list          lists the contents of each share
 #
 # A share has: an eighth of all combinations of model, mesh and schedule (LEHR_ALL_MESHES=1); runs that have an eighth of
 # all pairs of features (docs/composition.md); some test suites under the
 # address and undefined-behaviour sanitizers, or under the thread sanitizer (ranks are threads); an eighth of the
 # planted bugs (make mutants); clang-tidy's check of optionals that are read without a look, over an eighth of the sources.
+# One share compiles everything with g++ (each landing compiles an eighth and what changed) and runs tests of that build.
 # Two shares install transformers and peft, and compare with them; one of these rehearses the check of a GPU on the CPU
 # (docs/gpu.md); one reads 5,000 mutated config.json files; one trains 300 random runs on random meshes; one injects
 # faults into real runs; one plans the quickstart and runs it, and runs each libFuzzer
@@ -22,7 +23,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
 # Per share: the suites under a sanitizer, and what else it does.
 shares=(
-  'asan base|mesh|data|metric|optim|state|descriptor|pipeline notebooks'
+  'asan base|mesh|data|metric|optim|state|descriptor|pipeline notebooks g++'
   'asan ops|nn interop gpu'
   'asan shard|peft|model|prune|search|emulate site'
   'asan train|train_mesh|train_pipeline|train_draws|plan'
@@ -49,8 +50,8 @@ while [ $# -gt 0 ]; do
       share=${BASH_REMATCH[1]}
       shift 2 ;;
     --only)
-      [[ " meshes asan tsan interop gpu configs draws pairs faults fuzz run-as-planned site notebooks optionals mutants " = *" ${2:-} "* ]] ||
-        { echo "test-all: --only is meshes, asan, tsan, interop, gpu, configs, draws, pairs, faults, fuzz, run-as-planned, site, notebooks, optionals or mutants, found '${2:-}'" >&2; exit 2; }
+      [[ " meshes asan tsan g++ interop gpu configs draws pairs faults fuzz run-as-planned site notebooks optionals mutants " = *" ${2:-} "* ]] ||
+        { echo "test-all: --only is meshes, asan, tsan, g++, interop, gpu, configs, draws, pairs, faults, fuzz, run-as-planned, site, notebooks, optionals or mutants, found '${2:-}'" >&2; exit 2; }
       only=$2
       shift 2 ;;
     *) echo "test-all: expected --share K/$count, --only WORD or --list, found '$1'" >&2; exit 2 ;;
@@ -167,6 +168,7 @@ run_share() {
   step "share $number: all meshes, an eighth" meshes "$number"
   step "share $number: pairs of features, an eighth" pairs "$number"
   step "share $number: $preset of $suites" sanitized "$preset" "$suites"
+  [[ " $extras " != *' g++ '* ]] || step "share $number: g++ of everything" script/second_compiler.sh
   [[ " $extras " != *' interop '* ]] || step "share $number: interop with transformers and peft" interop
   [[ " $extras " != *' gpu '* ]] || step "share $number: rehearsal of gpu-check" rehearsal
   [[ " $extras " != *' configs '* ]] || step "share $number: configs, 5,000 mutated ones" configs
