@@ -18,8 +18,8 @@ struct GrantedMemory {
 /// stacks of threads. Throws a usage error if the system reports none of them. Files are read below `root`.
 GrantedMemory granted_memory(const std::filesystem::path& root = "/");
 
-/// Returns the number of processes that the kernel has killed for lack of memory since the machine started, also because
-/// of the limit of any cgroup; 0 if the kernel does not say. Read below `root`.
+/// Returns the number of processes that the kernel has killed for lack of memory since the machine started, also
+/// because of the limit of any cgroup; 0 if the kernel does not say. Read below `root`.
 int64_t memory_kills(const std::filesystem::path& root = "/");
 
 /// Returns a text that is equal for processes with the same memory and limits: those of one machine and container.

@@ -62,6 +62,7 @@ void Watchdog::watch() {
   while (!wake_.wait_for(lock, interval(), [this] { return ending_; })) {
     lock.unlock();
     look_at_device();
+    look_at_clock();
     try {
       answer_requests();
       alarmed = alarmed || store_.check(kAlarm);
@@ -110,6 +111,47 @@ void Watchdog::look_at_device() {
     if (!failure_) {
       failure_.emplace(failure);
     }
+  }
+}
+
+std::chrono::nanoseconds Watchdog::clock_offset() const {
+  return options_.time_of_day().time_since_epoch() - Clock::now().time_since_epoch();
+}
+
+void Watchdog::begin_wait() {
+  const std::lock_guard lock(mutex_);
+  waits_since_ = Clock::now();
+  latest_offset_ = clock_offset();
+  set_back_ = false;
+}
+
+void Watchdog::end_wait() {
+  const std::lock_guard lock(mutex_);
+  message_.reset();
+  waits_since_.reset();
+}
+
+// PyTorch's packages wait until a time of day, since they are built for systems without another way. A wait that begins
+// before somebody sets the clock back by an hour would last an hour longer, also for a slice of 250 ms.
+void Watchdog::look_at_clock() {
+  constexpr std::chrono::seconds kAdjustment{1};  // smaller ones do no harm
+  std::unique_lock lock(mutex_);
+  if (!waits_since_ || options_.timeout.count() == 0) {
+    return;
+  }
+  const auto offset = clock_offset();
+  set_back_ = set_back_ || offset < latest_offset_ - kAdjustment;
+  latest_offset_ = std::max(latest_offset_, offset);
+  if (!set_back_ || Clock::now() - *waits_since_ < options_.timeout) {
+    return;
+  }
+  waits_since_.reset();
+  const auto message = message_;
+  lock.unlock();
+  if (message) {
+    message->abort();
+  } else {
+    options_.disconnect();
   }
 }
 
@@ -211,15 +253,13 @@ void Watchdog::expect_message(const c10::intrusive_ptr<c10d::Work>& work) {
 void Watchdog::wait(
     const c10::intrusive_ptr<c10d::Work>& work, int64_t ticket, bool message, const std::vector<int64_t>& ranks) {
   log_.waits(ticket);
+  begin_wait();
   try {
     if (message) {
       expect_message(work);
       // In one piece: Gloo closes all connections of the group when a wait times out.
       const bool done = work->wait(options_.timeout);
-      {
-        const std::lock_guard lock(mutex_);
-        message_.reset();
-      }
+      end_wait();
       if (!done) {
         fail_runtime("it was aborted");
       }
@@ -238,14 +278,13 @@ void Watchdog::wait(
           }
         }
       }
+      end_wait();
     }
   } catch (const PeerFailure&) {
+    end_wait();
     throw;
   } catch (const std::exception& problem) {
-    {
-      const std::lock_guard lock(mutex_);
-      message_.reset();
-    }
+    end_wait();
     explain(ticket, ranks, problem.what());
   }
   log_.end(ticket);

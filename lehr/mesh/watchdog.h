@@ -60,6 +60,8 @@ class Watchdog {
     std::chrono::milliseconds store_patience{10'000};
     /// Breaks the connections of this rank, so that nothing waits for the others any more.
     std::function<void()> disconnect = [] {};
+    /// The clock that the backend's time limits follow.
+    std::function<std::chrono::system_clock::time_point()> time_of_day = std::chrono::system_clock::now;
   };
   /// The watchdog uses a connection of its own, like that of `store`.
   Watchdog(const c10::intrusive_ptr<c10d::Store>& store, Options options);
@@ -109,6 +111,10 @@ class Watchdog {
   std::chrono::milliseconds interval() const;  // between two looks at the store
   void expect_message(const c10::intrusive_ptr<c10d::Work>& work);
   void look_at_device();
+  void look_at_clock();
+  void begin_wait();
+  void end_wait();
+  std::chrono::nanoseconds clock_offset() const;
   [[noreturn]] void explain(
       const CollectiveRecord& record, const std::vector<int64_t>& ranks, const std::string& problem, bool of_device);
   void answer_requests();
@@ -129,8 +135,11 @@ class Watchdog {
   mutable std::mutex mutex_;  // guards the members below; works and connections are called without it
   std::condition_variable wake_;
   std::function<std::string(int64_t)> coordinates_;
-  std::optional<PeerFailure> failure_;      // of another rank
-  c10::intrusive_ptr<c10d::Work> message_;  // a send or receive that this rank waits for
+  std::optional<PeerFailure> failure_;                              // of another rank
+  c10::intrusive_ptr<c10d::Work> message_;                          // a send or receive that this rank waits for
+  std::optional<CollectiveRecord::Clock::time_point> waits_since_;  // in the backend
+  std::chrono::nanoseconds latest_offset_{};  // of the time of day from the steady clock, since then
+  bool set_back_ = false;                     // the time of day, since then
   std::string doing_;
   int64_t answered_ = 0;  // requests for reports
   bool ending_ = false;

@@ -25,10 +25,20 @@ struct Rank {
     watch = std::make_unique<Watchdog>(
         store,
         Watchdog::Options{
-            .rank = 0, .world_size = 2, .timeout = timeout, .patience = milliseconds(300), .disconnect = [this] {
-              need_the_lock();
-              ++disconnected;
-            }});
+            .rank = 0,
+            .world_size = 2,
+            .timeout = timeout,
+            .patience = milliseconds(300),
+            .disconnect =
+                [this] {
+                  need_the_lock();
+                  ++disconnected;
+                },
+            .time_of_day =
+                [this] {
+                  return std::chrono::system_clock::now() -
+                         (is_set_back ? std::chrono::hours(1) : std::chrono::hours(0));
+                }});
     group = watch->log().add_group("tp", "0,1");
   }
   int64_t begin(const char* name, bool message) { return watch->log().begin(group, name, 4, !message); }
@@ -53,6 +63,7 @@ struct Rank {
 
   c10::intrusive_ptr<c10d::HashStore> store = c10::make_intrusive<c10d::HashStore>();
   std::atomic<int> disconnected = 0;
+  std::atomic<bool> is_set_back = false;  // the clock, by an hour
   std::unique_ptr<Watchdog> watch;
   size_t group = 0;
 };
@@ -98,6 +109,64 @@ TEST(Watchdog, AbortsAMessageWithoutBlockingTheOtherThreads) {
   } catch (const PeerFailure& failure) {
     EXPECT_STREQ(failure.what(), "rank 1 failed: no disk");
   }
+}
+
+// A collective in which the backend waits until a time of day: it ends after `seconds`, or when connections break.
+class Collective : public c10d::Work {
+ public:
+  Collective(Rank& rank, double seconds) : rank_(rank), seconds_(seconds) {}
+  bool isCompleted() override { return true; }
+  bool isSuccess() const override { return rank_.disconnected == 0; }
+  bool wait(milliseconds /*timeout*/) override {
+    for (double passed = 0; passed < seconds_ && rank_.disconnected == 0; passed += 0.05) {
+      std::this_thread::sleep_for(milliseconds(50));
+    }
+    if (rank_.disconnected > 0) {
+      throw std::runtime_error("Connection closed");
+    }
+    return true;
+  }
+
+ private:
+  Rank& rank_;
+  double seconds_;
+};
+
+std::string failure_of_a_wait(Rank& rank, const c10::intrusive_ptr<c10d::Work>& work, bool message) {
+  const int64_t ticket = rank.begin(message ? "receive" : "all_reduce", message);
+  std::thread sets_the_clock([&] {
+    std::this_thread::sleep_for(milliseconds(200));
+    rank.is_set_back = true;
+  });
+  std::string failure;
+  try {
+    rank.watch->wait(work, ticket, message, {0, 1});
+  } catch (const PeerFailure& problem) {
+    failure = problem.what();
+  }
+  sets_the_clock.join();
+  return failure;
+}
+
+TEST(Watchdog, EndsACollectiveInTimeIfTheClockWasSetBack) {
+  Rank rank(milliseconds(1000));
+  EXPECT_THAT(
+      failure_of_a_wait(rank, c10::make_intrusive<Collective>(rank, 3600), /*message=*/false),
+      HasSubstr("all_reduce number 1 on axis tp (ranks 0, 1) was not finished within 1 s"));
+}
+
+TEST(Watchdog, EndsAMessageInTimeIfTheClockWasSetBack) {
+  Rank rank(milliseconds(1000));
+  EXPECT_THAT(
+      failure_of_a_wait(rank, c10::make_intrusive<Letter>(rank), /*message=*/true),
+      HasSubstr("receive on axis tp (ranks 0, 1) was not finished within 1 s"));
+}
+
+TEST(Watchdog, ACollectiveMayTakeLongerThanTheTimeLimitOfItsParts) {
+  Rank rank(milliseconds(200));
+  const int64_t ticket = rank.begin("all_reduce", /*message=*/false);
+  EXPECT_NO_THROW(rank.watch->wait(c10::make_intrusive<Collective>(rank, 1.5), ticket, /*message=*/false, {0, 1}));
+  EXPECT_EQ(rank.disconnected, 0);
 }
 
 TEST(Watchdog, DisconnectsWithoutBlockingTheOtherThreads) {
