@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <charconv>
 #include <limits>
 #include <sstream>
 

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <fstream>
+
 #include "lehr/base/error.h"
 #include "lehr/state/integrity.h"
 #include "test/state/checkpoint_support.h"
@@ -80,6 +82,26 @@ TEST(CheckpointPart, HasAChecksumThatShowsDamage) {
   flipped.back() = static_cast<char>(flipped.back() ^ 1);
   write_file_atomically(part / kPartFile, flipped);
   EXPECT_NE(find_damage(part, true, alone), std::nullopt);
+}
+
+// As with checkpoint.verify = false: whatever the byte is, reading ends.
+TEST(CheckpointPart, OfDamagedContentIsReadOrRefused) {
+  const TemporaryFolder folder;
+  const fs::path part = folder.path() / "part";
+  write_part(part, contents_of_rows(0, 4), 0);
+  const std::string content = read_file(part / kPartFile);
+  int refused = 0;
+  for (size_t byte = 0; byte < content.size(); ++byte) {
+    std::string damaged = content;
+    damaged[byte] = static_cast<char>(damaged[byte] ^ 2);
+    std::ofstream(part / kPartFile, std::ios::binary) << damaged;
+    try {
+      read_part(part);
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 0);
 }
 
 TEST(CheckpointPart, IsNamedByItsRankAndTheNumberOfRanks) {

@@ -401,6 +401,14 @@ TEST(Machines, NeedRoomForTheirOwnPartsAndThoseOfTheMachineBefore) {
   EXPECT_EQ(kept.all, 10 + 101);
 }
 
+TEST(Machines, CopiesOfAnotherCountAsMemoryOfTheRun) {
+  CheckpointConfig config;
+  EXPECT_EQ(config.copies(/*on_several_machines=*/true), 1);
+  config.local_interval = 1;
+  EXPECT_EQ(config.copies(), 4);
+  EXPECT_EQ(config.copies(/*on_several_machines=*/true), 4 + 2);
+}
+
 TEST(LocalCheckpointsOnMachines, AreRefusedIfOneMachineHasNoRoom) {
   const Folder folder;
   mesh::run_ranks(2, [&](mesh::Transport& transport) {
