@@ -216,16 +216,19 @@ def restarted_from_a_local_checkpoint():
 
 
 def machine_lost():
-    """As on two machines of two ranks, with local checkpoints: one is lost with its memory, and an empty one takes its place."""
+    """As on two machines of two ranks, with local checkpoints: one is lost with its memory, also within a save, and an empty one
+    takes its place."""
     folder = Path(tempfile.mkdtemp(prefix="lehr-faults-", dir="/dev/shm"))
     run = new_run("machine", RANKS)
     run.environment = {"OMP_NUM_THREADS": "1"}
     local = ("--checkpoint.interval=30", "--checkpoint.local_interval=1")
     by = (sys.executable, Path(__file__).with_name("machines.py"), folder, RANKS)
     kills, log = [], ""
-    for machine, step in ((0, 5), (1, 15), (0, 25)):
+    for machine, step, in_a_save in ((0, 5, False), (1, 15, True), (0, 25, True)):
         run.start(*local, by=by, loud=True)
         run.wait_for(step)
+        while in_a_save and run.is_running() and not list(folder.glob("machine-*/lehr-*/.step-*.saving")):
+            pass
         kills.append(run.steps())
         for rank in (2 * machine, 2 * machine + 1):
             run.hit(rank, signal.SIGKILL)
