@@ -27,10 +27,14 @@ AsyncCheckpointer::AsyncCheckpointer(
     int64_t keep_latest,
     std::shared_ptr<Coordinator> coordinator,
     QueuesOf queues_of,
-    int64_t pinned_bytes)
+    int64_t pinned_bytes,
+    WriteContents write)
     : store_(std::move(store)),
       keep_latest_(keep_latest),
       coordinator_(coordinator ? std::move(coordinator) : std::make_shared<OneRank>()),
+      write_(
+          write ? std::move(write)
+                : [this](const auto& contents, const auto& failure) { write_to_store(contents, failure); }),
       queues_of_(std::move(queues_of)),
       pinned_bytes_(pinned_bytes) {
   require(keep_latest >= 0, "checkpoints to keep: expected 0 (all) or more, found {}", keep_latest);
@@ -146,18 +150,22 @@ void AsyncCheckpointer::wait_copied() {
 void AsyncCheckpointer::write(const CheckpointContents& contents, const std::string& failure) {
   const auto start = std::chrono::steady_clock::now();
   try {
-    write_checkpoint(store_, contents, *coordinator_, failure);
-    if (keep_latest_ > 0) {
-      coordinator_->from_main("save tidy", [&] {
-        store_.keep_latest(keep_latest_, contents.step);
-        return std::string();
-      });
-    }
+    write_(contents, failure);
   } catch (const std::exception& error) {
     current_.error = error.what();
   }
   current_.write_seconds = seconds_since(start);
   written_ = true;
+}
+
+void AsyncCheckpointer::write_to_store(const CheckpointContents& contents, const std::string& failure) {
+  write_checkpoint(store_, contents, *coordinator_, failure);
+  if (keep_latest_ > 0) {
+    coordinator_->from_main("save tidy", [&] {
+      store_.keep_latest(keep_latest_, contents.step);
+      return std::string();
+    });
+  }
 }
 
 std::optional<SaveResult> AsyncCheckpointer::poll() {

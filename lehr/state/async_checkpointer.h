@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -30,6 +31,9 @@ struct SaveResult {
   bool ok() const { return error.empty(); }
 };
 
+/// Writes and publishes contents on all ranks, as write_checkpoint does, and removes the checkpoints that they replace.
+using WriteContents = std::function<void(const CheckpointContents& contents, const std::string& failure)>;
+
 /// Saves the checkpoints of one rank of a run; used by one thread. With several ranks all call `save` for the same
 /// steps, each with its parts (write_checkpoint documents the protocol). Every rank gets a result, and if a save failed
 /// on any rank, all get the same error. Host memory for the copy is allocated by the first save and reused. It is
@@ -41,13 +45,15 @@ class AsyncCheckpointer {
   static constexpr int64_t kPinnedBytes = int64_t{128} << 20;
 
   /// After each successful save only the last `keep_latest` checkpoints are kept (0: all). The ranks agree through
-  /// `coordinator`; null for one rank. `queues_of` returns the streams of the tensors' device.
+  /// `coordinator`; null for one rank. `queues_of` returns the streams of the tensors' device. `write`, which runs on
+  /// the writing thread, replaces write_checkpoint and `keep_latest`.
   explicit AsyncCheckpointer(
       CheckpointStore store,
       int64_t keep_latest = 0,
       std::shared_ptr<Coordinator> coordinator = nullptr,
       QueuesOf queues_of = device_queues,
-      int64_t pinned_bytes = kPinnedBytes);
+      int64_t pinned_bytes = kPinnedBytes,
+      WriteContents write = {});
   /// Waits for a running save. During an exception waits for the other ranks for at most five seconds.
   ~AsyncCheckpointer();
   AsyncCheckpointer(const AsyncCheckpointer&) = delete;
@@ -82,10 +88,12 @@ class AsyncCheckpointer {
   Staged stage(const CheckpointContents& contents);
   std::string copy_from_device(std::vector<Move> moves);
   void write(const CheckpointContents& contents, const std::string& failure);
+  void write_to_store(const CheckpointContents& contents, const std::string& failure);
 
   CheckpointStore store_;
   int64_t keep_latest_;
   std::shared_ptr<Coordinator> coordinator_;
+  WriteContents write_;
   std::map<std::pair<std::string, std::string>, at::Tensor> staging_;  // by stem, and name and shard
   QueuesOf queues_of_;
   int64_t pinned_bytes_;

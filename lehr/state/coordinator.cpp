@@ -24,6 +24,7 @@ std::vector<std::string> unpack_texts(const std::string& packed) {
   for (size_t at = 0; at < packed.size();) {
     const size_t colon = packed.find(':', at);
     const auto size = static_cast<size_t>(std::stoull(packed.substr(at, colon - at)));
+    require(colon < packed.size() && size < packed.size() - colon, "packed texts: damaged at byte {}", at);
     texts.push_back(packed.substr(colon + 1, size));
     at = colon + 1 + size;
   }

@@ -76,7 +76,9 @@ void check_reliability(const TrainConfig& config, at::Device device) {
 }
 
 void check_config(Run& run, const descriptor::ModelFamilies& families) {
-  run.ranks.require_same("config", to_toml(run.config));
+  TrainConfig common = run.config;
+  common.checkpoint.local_folder.clear();  // each machine may have another one
+  run.ranks.require_same("config", to_toml(common));
   check_mesh(run.config, *run.args, run.ranks);
   check_cuda_graphs(run.config, run.device, run.ranks.world_size(), run.args->has_experts());
   if (run.config.training.cuda_graphs) {  // else nothing is opened, since the kernels load CUDA's libraries

@@ -152,9 +152,11 @@ struct CheckpointConfig {
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
 
-  /// Copies of the state that saves hold in memory: the one that a checkpoint is written from; with local checkpoints
-  /// one more, and two checkpoints.
-  int64_t copies() const { return local_interval > 0 ? 4 : 1; }
+  /// Copies of a rank's state that saves hold in memory: the one that a checkpoint is written from; with local
+  /// checkpoints one more, two checkpoints and, on several machines, those of a rank of another one.
+  int64_t copies(bool on_several_machines = false) const {
+    return local_interval == 0 ? 1 : on_several_machines ? 6 : 4;
+  }
 
   /// True if exclude_from_loading names `part`: "optimizer", "lr_scheduler", "dataloader" or "train_state".
   bool excludes(const std::string& part) const;

@@ -35,12 +35,13 @@ void CheckpointConfig::fields(FieldVisitor& v) {
       "local_interval",
       local_interval,
       "Steps between local checkpoints, of which only the newest is kept: a run whose processes died resumes from it, "
-      "and so repeats fewer steps. All ranks must be on one machine. 0: none.",
+      "and so repeats fewer steps. On several machines each also keeps copies of another one's. 0: none.",
       at_least(0));
   v.optional(
       "local_folder",
       local_folder,
-      "Folder of this machine for local checkpoints, an absolute path. /dev/shm is memory: two checkpoints are in it.");
+      "Folder of this machine for local checkpoints, an absolute path. /dev/shm is memory: two checkpoints are in it. "
+      "The ranks may have different ones.");
   v.optional("load_step", load_step, "Step of the checkpoint to resume from; -1: the newest.", at_least(-1));
   v.optional(
       "verify",

@@ -102,7 +102,8 @@ FoundCheckpoint find_checkpoint(
     std::optional<int64_t> step,
     bool contents,
     state::Coordinator& coordinator,
-    const std::optional<state::Checkpoint>& local) {
+    const std::optional<state::Checkpoint>& local,
+    const std::function<std::optional<std::string>()>& write_local) {
   if (step) {
     coordinator.from_main("find step", [&] {
       require_step(store, *step);
@@ -115,21 +116,29 @@ FoundCheckpoint find_checkpoint(
   }
   std::vector<Candidate> candidates = candidates_of(store, local, coordinator);
   std::vector<Candidate> damaged;
+  std::vector<std::string> warnings;  // on the main rank
+  const auto set_aside_damaged = [&](int64_t resumes_from) {
+    coordinator.from_main("find set aside", [&] {
+      for (const Candidate& bad : damaged) {
+        warnings.push_back(set_aside(store, bad, resumes_from));
+      }
+      return std::string();
+    });
+    damaged.clear();
+  };
   for (; !candidates.empty(); candidates.pop_back()) {
     Candidate& candidate = candidates.back();
-    if (auto problem = damage_of(candidate.folder, contents, coordinator)) {
+    const bool to_write = candidate.is_local && write_local;
+    if (to_write && !damaged.empty() && damaged.back().step == candidate.step) {
+      set_aside_damaged(candidate.step);
+    }
+    if (auto problem = to_write ? write_local() : damage_of(candidate.folder, contents, coordinator)) {
       candidate.damage = std::move(*problem);
       damaged.push_back(std::move(candidate));
       continue;
     }
-    FoundCheckpoint found{.folder = candidate.folder, .is_local = candidate.is_local, .warnings = {}};
-    coordinator.from_main("find set aside", [&] {
-      for (const Candidate& bad : damaged) {
-        found.warnings.push_back(set_aside(store, bad, candidate.step));
-      }
-      return std::string();
-    });
-    return found;
+    set_aside_damaged(candidate.step);
+    return {.folder = candidate.folder, .is_local = candidate.is_local && !to_write, .warnings = std::move(warnings)};
   }
   require(
       damaged.empty(),

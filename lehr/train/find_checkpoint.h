@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,11 +25,15 @@ struct FoundCheckpoint {
 /// read), or whose config.json (of adapters model_config.json) or trainer.json is missing or not JSON, are renamed to
 /// step-N.damaged once an undamaged one is found. Throws a usage error that names the damaged file if all are damaged,
 /// or if that of `step` is, and one that lists the steps if there is no checkpoint of `step`.
+///
+/// If `local` is not whole on every machine, `write_local` writes it to `store`, or returns its damage. A damaged
+/// checkpoint of the same step is set aside before.
 FoundCheckpoint find_checkpoint(
     state::CheckpointStore& store,
     std::optional<int64_t> step,
     bool contents,
     state::Coordinator& coordinator,
-    const std::optional<state::Checkpoint>& local = std::nullopt);
+    const std::optional<state::Checkpoint>& local = std::nullopt,
+    const std::function<std::optional<std::string>()>& write_local = {});
 
 }  // namespace lehr::train

@@ -3,11 +3,10 @@
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <random>
 
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
@@ -19,44 +18,33 @@ namespace lehr::train {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr const char* kPrefix = "lehr-";
-
-fs::path new_folder(const CheckpointConfig& config) {
-  std::random_device random;
-  return fs::path(config.local_folder) /
-         fmt::format("{}{:08x}{:08x}{:08x}{:08x}", kPrefix, random(), random(), random(), random());
-}
-
-// Anybody may create names in a folder such as /dev/shm: only a folder of this user, and no link, is trusted.
-bool is_own_folder(const fs::path& path) {
-  struct stat found {};
-  return ::lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == ::geteuid() &&
-         (found.st_mode & 0077) == 0;
-}
-
 // Identifies a folder, but not its copies.
 std::string identity_of(const fs::path& folder) {
   struct stat found {};
   return ::stat(folder.c_str(), &found) == 0 ? fmt::format("{}:{}", found.st_dev, found.st_ino) : "";
 }
 
-// Returns the folder that the pointer of `run` names; empty if there is none that is this user's and this run's.
-fs::path folder_before(const fs::path& run) {
+// What the pointer of a run says.
+struct Pointer {
+  fs::path folder;            // empty: there is none, or it is not this run's
+  bool has_machines = false;  // the folder is one of several, on several machines
+};
+
+constexpr const char* kMachines = "\nmachines";
+
+Pointer read_pointer(const fs::path& run) {
   const fs::path pointer = LocalCheckpoints::pointer_in(run);
   std::error_code error;
   if (!fs::is_regular_file(fs::symlink_status(pointer, error))) {
     return {};
   }
-  const std::string text = read_file(pointer);
+  std::string text = read_file(pointer);
+  const bool has_machines = text.ends_with(kMachines);
+  text.resize(text.size() - (has_machines ? std::strlen(kMachines) : 0));
   const size_t line = text.find('\n');
   const fs::path folder = text.substr(0, line);
-  const bool named = folder.is_absolute() && folder.filename().string().starts_with(kPrefix);
-  return named && text.substr(line + 1) == identity_of(run) && is_own_folder(folder) ? folder : fs::path();
-}
-
-void remove_quietly(const fs::path& path) {
-  std::error_code ignored;
-  fs::remove_all(path, ignored);
+  const bool named = folder.is_absolute() && folder.filename().string().starts_with(kLocalPrefix);
+  return named && text.substr(line + 1) == identity_of(run) ? Pointer{folder, has_machines} : Pointer();
 }
 
 std::string lack(const std::string& what, int64_t bytes, const std::string& where, int64_t free) {
@@ -68,31 +56,6 @@ std::string lack(const std::string& what, int64_t bytes, const std::string& wher
                              where,
                              human_bytes(static_cast<double>(free)));
 }
-
-// Creates a folder and removes it again.
-void require_shared_folder(const CheckpointConfig& config, state::Coordinator& coordinator) {
-  const fs::path probe = coordinator.from_main("local folder", [&] {
-    const fs::path made = new_folder(config);
-    require(
-        ::mkdir(made.c_str(), 0700) == 0,
-        "checkpoint.local_folder: {} cannot be created: {}; choose another folder",
-        made.string(),
-        std::strerror(errno));
-    return made.string();
-  });
-  const auto seen = coordinator.exchange("local folder is seen", is_own_folder(probe) ? "yes" : "");
-  if (coordinator.is_main()) {
-    remove_quietly(probe);
-  }
-  for (size_t rank = 0; rank < seen.size(); ++rank) {
-    require(
-        !seen[rank].empty(),
-        "checkpoint.local_interval: rank {} does not see the folder {} of rank 0: it is on another machine, or has "
-        "another folder of this name; set the key to 0",
-        rank,
-        config.local_folder);
-  }
-}
 }  // namespace
 
 fs::path LocalCheckpoints::pointer_in(const fs::path& run) {
@@ -100,17 +63,47 @@ fs::path LocalCheckpoints::pointer_in(const fs::path& run) {
 }
 
 LocalCheckpoints::LocalCheckpoints(
-    const CheckpointConfig& config, fs::path run, std::shared_ptr<state::Coordinator> coordinator)
-    : config_(config), run_(std::move(run)), coordinator_(std::move(coordinator)) {
-  before_ = coordinator_->from_main("local before", [&] { return folder_before(run_).string(); });
+    const CheckpointConfig& config,
+    fs::path run,
+    std::shared_ptr<state::Coordinator> coordinator,
+    mesh::Transport* transport)
+    : config_(config), run_(std::move(run)), coordinator_(std::move(coordinator)), transport_(transport) {
+  find_before();
   if (config_.local_interval > 0) {
-    require_shared_folder(config_, *coordinator_);
+    machines_ = machines_of(config_.local_folder, *coordinator_);
   }
 }
 
 LocalCheckpoints::~LocalCheckpoints() = default;
 
-std::optional<state::Checkpoint> LocalCheckpoints::newest() const {
+void LocalCheckpoints::find_before() {
+  const auto pointer = state::unpack_texts(coordinator_->from_main("local before", [&] {
+    const Pointer read = read_pointer(run_);
+    return state::pack_texts({read.folder.string(), read.has_machines ? "machines" : ""});
+  }));
+  const fs::path named = pointer.at(0);
+  if (named.empty()) {
+    return;
+  }
+  const bool has_machines = !pointer.at(1).empty();
+  const fs::path here = fs::path(config_.local_folder) / named.filename();  // ranks may have other local folders
+  if (has_machines && is_own_folder(here)) {
+    before_ = here;
+  } else if (is_own_folder(named)) {
+    before_ = named;
+  }
+  const auto seen = coordinator_->exchange("local before is seen", before_.empty() ? "" : "yes");
+  const auto unseen = std::count(seen.begin(), seen.end(), "");
+  if (has_machines || (unseen > 0 && unseen < std::ssize(seen))) {
+    parts_.emplace(before_, coordinator_);
+  }
+}
+
+std::optional<state::Checkpoint> LocalCheckpoints::newest(const state::CheckpointStore& store) const {
+  if (is_spread()) {
+    const auto step = parts_->newest();
+    return step ? std::optional(state::Checkpoint{.step = *step, .path = store.path_of(*step)}) : std::nullopt;
+  }
   const int64_t step = std::stoll(coordinator_->from_main("local newest", [&] {
     const auto found = before_.empty() ? std::nullopt : state::CheckpointStore(before_).latest();
     return std::to_string(found ? found->step : -1);
@@ -120,59 +113,121 @@ std::optional<state::Checkpoint> LocalCheckpoints::newest() const {
              : std::optional(state::Checkpoint{.step = step, .path = state::CheckpointStore(before_).path_of(step)});
 }
 
-void LocalCheckpoints::forget() {
-  if (coordinator_->is_main() && !before_.empty()) {
+std::function<std::optional<std::string>()> LocalCheckpoints::writer_to(state::CheckpointStore& store, bool contents) {
+  if (!is_spread()) {
+    return {};
+  }
+  return [this, &store, contents] { return parts_->write_to(store, contents); };
+}
+
+std::vector<std::string> LocalCheckpoints::warnings(int64_t step) const {
+  return is_spread() ? parts_->warnings(step) : std::vector<std::string>();
+}
+
+// Of folders on several machines, each rank removes the one that it sees.
+void LocalCheckpoints::remove(const fs::path& folder, bool on_all_machines) {
+  const auto remove_pointer = [&] {
     std::error_code ignored;
     fs::remove(pointer_in(run_), ignored);  // first: nothing may be found that is half removed
-    remove_quietly(before_);
+    return std::string();
+  };
+  if (on_all_machines) {
+    coordinator_->from_main("local forget", remove_pointer);
+  } else if (!coordinator_->is_main() || folder.empty()) {
+    return;
+  } else {
+    remove_pointer();
   }
+  if (!folder.empty()) {
+    remove_local_folder(folder);
+  }
+}
+
+void LocalCheckpoints::forget() {
+  remove(before_, is_spread());
+  parts_.reset();
   before_.clear();
 }
 
-// Why there is no room; empty if there is. The folder needs that of two checkpoints: one is kept while the next is
-// written. A folder in memory also takes that of the copy that they are written from.
-std::string LocalCheckpoints::lacks_space(const fs::path& folder, int64_t bytes) const {
-  return coordinator_->from_main("local space", [&] {
-    struct statfs system {};
-    if (::statfs(config_.local_folder.c_str(), &system) != 0) {
-      return fmt::format("{}: {}", config_.local_folder, std::strerror(errno));
+// Why this machine has no room; empty if it has. `kept` is what it keeps of one checkpoint: its folder needs that of
+// two, since one is kept while the next is written. A folder in memory also takes the copy that they are written from.
+std::string LocalCheckpoints::lacks_space(bool has_one, int64_t kept, int64_t copied) const {
+  struct statfs system {};
+  if (::statfs(config_.local_folder.c_str(), &system) != 0) {
+    return fmt::format("{}: {}", config_.local_folder, std::strerror(errno));
+  }
+  const int64_t files = (has_one ? 1 : 2) * kept;
+  if (system.f_blocks > 0) {  // 0: no limit of its own
+    const auto free = static_cast<int64_t>(system.f_bavail) * static_cast<int64_t>(system.f_frsize);
+    if (std::string reason = lack("two local checkpoints", files, config_.local_folder, free); !reason.empty()) {
+      return reason;
     }
-    const bool has_one = folder == before_ && state::CheckpointStore(folder).latest();  // the older one of the two
-    std::string reason;
-    if (system.f_blocks > 0) {  // 0: no limit of its own
-      const auto free = static_cast<int64_t>(system.f_bavail) * static_cast<int64_t>(system.f_frsize);
-      reason = lack("two local checkpoints", (has_one ? 1 : 2) * bytes, config_.local_folder, free);
+  }
+  if (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC) {
+    const GrantedMemory granted = granted_memory();
+    if (granted.limit != "ulimit -v") {  // that is one of a process, and files do not count
+      return lack(
+          "two local checkpoints in memory and the copy that they are written from",
+          files + copied,
+          "the " + granted.limit,
+          granted.bytes);
     }
-    if (reason.empty() && (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC)) {
-      const GrantedMemory granted = granted_memory();
-      if (granted.limit != "ulimit -v") {  // that is one of a process, and files do not count
-        reason = lack(
-            "two local checkpoints in memory and the copy that they are written from",
-            (has_one ? 2 : 3) * bytes,
-            "the " + granted.limit,
-            granted.bytes);
-      }
+  }
+  return "";
+}
+
+// The same on all ranks.
+std::string LocalCheckpoints::lacks_space_anywhere(const fs::path& folder, int64_t bytes, int64_t share) const {
+  if (!is_on_several_machines()) {
+    return coordinator_->from_main("local space", [&] {
+      const bool has_one = folder == before_ && state::CheckpointStore(folder).latest();  // the older one of the two
+      return lacks_space(has_one, bytes, bytes);
+    });
+  }
+  std::vector<int64_t> shares;
+  for (const std::string& text : coordinator_->exchange("local shares", std::to_string(share))) {
+    shares.push_back(std::stoll(text));
+  }
+  std::string reason;
+  coordinator_->all_succeed("local space", [&] {
+    if (machines_.is_first(coordinator_->rank())) {
+      const PartReplicator::Kept kept = PartReplicator::kept(machines_, shares);
+      reason = lacks_space(/*has_one=*/false, kept.all, kept.own);
     }
-    return reason;
   });
+  const auto reasons = coordinator_->exchange("local lacks", reason);
+  for (size_t rank = 0; rank < reasons.size(); ++rank) {
+    if (!reasons[rank].empty()) {
+      return fmt::format("on the machine of rank {}, with copies of another's: {}", rank, reasons[rank]);
+    }
+  }
+  return "";
+}
+
+// With `same`, the folder of the start before.
+fs::path LocalCheckpoints::choose_folder(bool same) const {
+  const fs::path chosen = coordinator_->from_main(
+      "local choose", [&] { return same ? before_.string() : new_local_folder(config_.local_folder).string(); });
+  return is_on_several_machines() ? fs::path(config_.local_folder) / chosen.filename() : chosen;
 }
 
 void LocalCheckpoints::point_to(const fs::path& folder) const {
   fs::create_directories(run_);
-  write_file_atomically(pointer_in(run_), folder.string() + "\n" + identity_of(run_));
+  write_file_atomically(
+      pointer_in(run_), folder.string() + "\n" + identity_of(run_) + (is_on_several_machines() ? kMachines : ""));
 }
 
-std::optional<std::string> LocalCheckpoints::open(bool resumes, bool resumed_from_local, int64_t bytes) {
+std::optional<std::string> LocalCheckpoints::open(bool resumes, bool resumed_from_local, int64_t bytes, int64_t share) {
   if (!resumed_from_local) {
     forget();
   }
   if (config_.local_interval == 0) {
     return std::nullopt;
   }
-  const bool same = resumed_from_local && before_.parent_path() == fs::path(config_.local_folder);
-  const fs::path folder =
-      coordinator_->from_main("local choose", [&] { return same ? before_.string() : new_folder(config_).string(); });
-  if (const std::string reason = lacks_space(folder, bytes); !reason.empty()) {
+  const bool same =
+      resumed_from_local && !is_on_several_machines() && before_.parent_path() == fs::path(config_.local_folder);
+  const fs::path folder = choose_folder(same);
+  if (const std::string reason = lacks_space_anywhere(folder, bytes, share); !reason.empty()) {
     require(
         resumes,
         "checkpoint.local_interval: {}; set the key to 0, or checkpoint.local_folder to a folder on a disk",
@@ -193,10 +248,23 @@ std::optional<std::string> LocalCheckpoints::open(bool resumes, bool resumed_fro
   folder_ = folder;
   before_.clear();
   state::CheckpointStore store(folder_, state::CheckpointStore::Access::owner);
-  if (coordinator_->is_main()) {
-    store.recover();
+  if (!is_on_several_machines()) {
+    if (coordinator_->is_main()) {
+      store.recover();
+    }
+    writer_ = std::make_unique<state::AsyncCheckpointer>(store, 1, coordinator_);
+    return std::nullopt;
   }
-  writer_ = std::make_unique<state::AsyncCheckpointer>(store, 1, coordinator_);
+  replicator_ = std::make_unique<PartReplicator>(machines_, *transport_, coordinator_);
+  writer_ = std::make_unique<state::AsyncCheckpointer>(
+      store,
+      1,
+      coordinator_,
+      device_queues,
+      state::AsyncCheckpointer::kPinnedBytes,
+      [this, store](const state::CheckpointContents& contents, const std::string& failure) mutable {
+        replicator_->save(store, contents, failure);
+      });
   return std::nullopt;
 }
 
@@ -230,10 +298,10 @@ std::optional<std::string> LocalCheckpoints::take_failure() {
 void LocalCheckpoints::close() {
   wait();
   writer_.reset();
-  if (before_.empty()) {
-    before_ = folder_;
+  if (!folder_.empty()) {
+    remove(folder_, is_on_several_machines());
+    folder_.clear();
   }
-  folder_.clear();
   forget();
 }
 

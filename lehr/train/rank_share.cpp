@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <sstream>
 #include <unordered_map>
 
 #include "lehr/base/error.h"
-#include "lehr/base/value_of.h"
 #include "lehr/mesh/distributed_context.h"
 #include "lehr/pretrained/weights.h"
 #include "lehr/shard/ownership.h"
+#include "lehr/state/checkpoint_part.h"
 #include "lehr/state/map_stream.h"
 #include "lehr/state/weights.h"
 
@@ -53,32 +52,6 @@ StateEntry entry_of(const std::string& name, const at::Tensor& tensor, const Par
       describe(parameter.box()),
       fmt::join(tensor.sizes(), ", "));
   return {.parameter = &parameter, .shape = parameter.shape(), .box = parameter.box()};
-}
-
-std::string pack(const std::vector<state::TensorInfo>& infos) {
-  std::vector<std::string> texts;
-  for (const state::TensorInfo& info : infos) {
-    texts.push_back(info.name);
-    texts.push_back(fmt::format("{} {}", state::dtype_name(info.dtype), fmt::join(info.shape, " ")));
-  }
-  return state::pack_texts(texts);
-}
-
-std::vector<state::TensorInfo> unpack(const std::string& packed) {
-  std::vector<state::TensorInfo> infos;
-  const auto texts = state::unpack_texts(packed);
-  for (size_t i = 0; i + 1 < texts.size(); i += 2) {
-    state::TensorInfo info{.name = texts[i], .shape = {}};
-    std::istringstream words(texts[i + 1]);
-    std::string type;
-    words >> type;
-    info.dtype = value_of(state::dtype_from_name(type), "dtype");
-    for (int64_t size = 0; words >> size;) {
-      info.shape.push_back(size);
-    }
-    infos.push_back(std::move(info));
-  }
-  return infos;
 }
 }  // namespace
 
@@ -144,8 +117,8 @@ std::vector<state::TensorInfo> of_all_stages(
   const bool speaks = mesh.rank() % (mesh.world_size() / mesh.size(mesh::axis::pp)) == 0;
   std::vector<state::TensorInfo> all;
   std::set<std::string> seen;
-  for (const std::string& text : coordinator.exchange(key, speaks ? pack(mine) : "")) {
-    for (state::TensorInfo& info : unpack(text)) {
+  for (const std::string& text : coordinator.exchange(key, speaks ? state::pack_infos(mine) : "")) {
+    for (state::TensorInfo& info : state::unpack_infos(text)) {
       if (seen.insert(info.name).second) {
         all.push_back(std::move(info));
       }

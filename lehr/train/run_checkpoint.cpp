@@ -128,7 +128,10 @@ RunCheckpoints::RunCheckpoints(
       store_(std::make_unique<state::CheckpointStore>(checkpoint_root(config))),
       writer_(std::make_unique<state::AsyncCheckpointer>(*store_, config.checkpoint.keep_latest_k, coordinator_)),
       local_(std::make_unique<LocalCheckpoints>(
-          config.checkpoint, checkpoint_root(config), make_coordinator(mesh, "local checkpoints"))) {
+          config.checkpoint,
+          checkpoint_root(config),
+          make_coordinator(mesh, "local checkpoints"),
+          mesh != nullptr ? &mesh->transport() : nullptr)) {
   coordinator_->from_main("recover", [this] {
     store_->recover();
     return std::string();
@@ -150,14 +153,20 @@ std::optional<std::filesystem::path> RunCheckpoints::find() {
     const int64_t step = config_.checkpoint.load_step;
     return std::to_string(step >= 0 && std::filesystem::exists(went_back_file(step)) ? -1 : step);
   }));
+  const bool verify = config_.checkpoint.verify;
   FoundCheckpoint found = find_checkpoint(
       *store_,
       wanted < 0 ? std::nullopt : std::optional(wanted),
-      config_.checkpoint.verify,
+      verify,
       *coordinator_,
-      wanted < 0 ? local_->newest() : std::nullopt);
+      wanted < 0 ? local_->newest(*store_) : std::nullopt,
+      local_->writer_to(*store_, verify));
   from_local_ = found.is_local;
   warnings_ = std::move(found.warnings);
+  if (wanted < 0) {
+    const auto more = local_->warnings(newest_on_disk());
+    warnings_.insert(warnings_.end(), more.begin(), more.end());
+  }
   return found.folder;
 }
 
@@ -319,7 +328,8 @@ std::optional<std::string> RunCheckpoints::save_local(const RunState& state) {
 
 std::optional<std::string> RunCheckpoints::open_local(bool resumes) {
   const bool wanted = config_.checkpoint.local_interval > 0;  // most runs want none, and need not plan their files
-  return local_->open(resumes, from_local_, wanted ? state::num_bytes(contents_of({})) : 0);
+  return local_->open(
+      resumes, from_local_, wanted ? state::num_bytes(contents_of({})) : 0, wanted ? copied_bytes() : 0);
 }
 
 void RunCheckpoints::wait_copied() {

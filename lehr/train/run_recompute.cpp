@@ -27,8 +27,14 @@ at::Tensor gather(const Ranks& ranks, double first, double second) {
   return rows;
 }
 
-// Returns the memory of the rank that has least. Ranks on one machine have equal shares.
-double least_of_ranks(const Ranks& ranks, double mine) {
+// The memory of the rank that has least.
+struct Granted {
+  double bytes = 0;
+  bool on_several_machines = false;
+};
+
+// Ranks on one machine have equal shares.
+Granted least_of_ranks(const Ranks& ranks, double mine) {
   const auto id = static_cast<double>(std::hash<std::string>{}(memory_domain()) >> 12);  // float64 holds it exactly
   const at::Tensor rows = gather(ranks, id, mine);
   const auto value = rows.accessor<double, 2>();
@@ -40,7 +46,7 @@ double least_of_ranks(const Ranks& ranks, double mine) {
   for (int64_t rank = 0; rank < rows.size(0); ++rank) {
     least = std::min(least, value[rank][1] / ranks_of[value[rank][0]]);
   }
-  return least;
+  return {.bytes = least, .on_several_machines = ranks_of.size() > 1};
 }
 
 // Returns the bytes that this rank's machine grants; -1 if they are not known.
@@ -72,9 +78,11 @@ RunRecompute usual(Run& run, const std::string& reason) {
   return {.line = fmt::format("\"{}\": {}", candidate.name, reason)};
 }
 
-// The environment's forecast for `config`, with the run's teacher.
-StepForecast forecast_of(const Run& run, const RunEnvironment& environment, const TrainConfig& config) {
+// The environment's forecast for `config`, with the run's teacher, and the copies of another machine's checkpoints.
+StepForecast forecast_of(
+    const Run& run, const RunEnvironment& environment, const TrainConfig& config, const Granted& granted) {
   StepForecast step = environment.forecast(config, run.spec, *run.args, run.ranks.world_size());
+  step.copied = step.copied / config.checkpoint.copies() * config.checkpoint.copies(granted.on_several_machines);
   if (run.teacher) {
     step.peak += teacher_bytes(config, *run.teacher->args, run.ranks.context());
   }
@@ -82,11 +90,11 @@ StepForecast forecast_of(const Run& run, const RunEnvironment& environment, cons
 }
 
 // The main rank's part: forecasts and chooses.
-RunRecompute choose(Run& run, const RunEnvironment& environment, double granted) {
+RunRecompute choose(Run& run, const RunEnvironment& environment, const Granted& granted) {
   try {
     const RecomputeChoice choice =
-        choose_recompute(run.config, static_cast<int64_t>(granted), [&](const TrainConfig& config) {
-          return forecast_of(run, environment, config);
+        choose_recompute(run.config, static_cast<int64_t>(granted.bytes), [&](const TrainConfig& config) {
+          return forecast_of(run, environment, config, granted);
         });
     run.config.activation_checkpoint = choice.best().config();
     return {.line = choice.describe(), .forecast = choice.best().step};
@@ -97,16 +105,16 @@ RunRecompute choose(Run& run, const RunEnvironment& environment, double granted)
 
 // A mode that the config fixes. There is no forecast of a small model, which would take a few milliseconds per layer,
 // if a generous estimate is far below the memory that is granted.
-RunRecompute keep(const Run& run, const RunEnvironment& environment, double granted) {
+RunRecompute keep(const Run& run, const RunEnvironment& environment, const Granted& granted) {
   constexpr int64_t kPerParameter = 32, kPerToken = 256 << 10, kFar = 4;
   const int64_t parameters = run.args->get_nparams_and_flops(1).num_parameters;
   const int64_t tokens = run.config.training.local_batch_size * run.config.training.seq_len;
   if (parameters < kLargeModel &&
-      static_cast<double>(kFar * (kPerParameter * parameters + kPerToken * tokens)) < granted) {
+      static_cast<double>(kFar * (kPerParameter * parameters + kPerToken * tokens)) < granted.bytes) {
     return {};
   }
   try {
-    return {.forecast = forecast_of(run, environment, run.config)};
+    return {.forecast = forecast_of(run, environment, run.config, granted)};
   } catch (const std::exception&) {
     return {};  // a family that does not run on meta can still be trained
   }
@@ -132,8 +140,8 @@ RunRecompute choose_for_run(Run& run, const RunEnvironment& environment) {
   if (const std::string reason = why_none(run, environment); !reason.empty()) {
     return chooses ? usual(run, reason) : RunRecompute{};
   }
-  const double granted = least_of_ranks(run.ranks, granted_here(environment));
-  if (granted < 0) {
+  const Granted granted = least_of_ranks(run.ranks, granted_here(environment));
+  if (granted.bytes < 0) {
     return chooses ? usual(run, "the memory that the system grants is not known") : RunRecompute{};
   }
   RunRecompute made;
@@ -141,7 +149,7 @@ RunRecompute choose_for_run(Run& run, const RunEnvironment& environment) {
   const auto& names = recompute_candidates();
   if (run.ranks.is_main()) {
     made = chooses ? choose(run, environment, granted) : keep(run, environment, granted);
-    warn_of_memory(run, made.forecast, granted, chooses);
+    warn_of_memory(run, made.forecast, granted.bytes, chooses);
     const auto& taken = run.config.activation_checkpoint;
     const std::string name = taken.mode == "selective" ? taken.selective_ac_option : taken.mode;
     index = static_cast<double>(std::find(names.begin(), names.end(), name) - names.begin());

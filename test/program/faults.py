@@ -196,6 +196,36 @@ def restarted_from_a_local_checkpoint():
     expect("local checkpoints: nothing is left behind", not run.leftovers(), run.leftovers())
 
 
+def machine_lost():
+    """As on two machines of two ranks, with local checkpoints: one is lost with its memory, also within a save, and an empty one
+    takes its place."""
+    folder = Path(tempfile.mkdtemp(prefix="lehr-faults-", dir="/dev/shm"))
+    run = new_run("machine", RANKS)
+    run.environment = {"OMP_NUM_THREADS": "1"}
+    local = ("--checkpoint.interval=30", "--checkpoint.local_interval=1")
+    by = (sys.executable, Path(__file__).with_name("machines.py"), folder, RANKS)
+    kills, log = [], ""
+    for machine, step, in_a_save in ((0, 5, False), (1, 15, True), (0, 25, True)):
+        run.start(*local, by=by, loud=True)
+        run.wait_for(step)
+        while in_a_save and run.is_running() and not list(folder.glob("machine-*/lehr-*/.step-*.saving")):
+            pass
+        kills.append(run.steps())
+        for rank in (2 * machine, 2 * machine + 1):
+            run.hit(rank, signal.SIGKILL)
+        log += run.end()
+        shutil.rmtree(folder / f"machine-{machine}")
+    log += run.start(*local, by=by, loud=True).end()
+    resumed = [int(step) for step in re.findall(r"resuming from .*/step-(\d+): ", log)]
+    near = len(resumed) == len(kills) and all(done - 1 <= step for step, done in zip(resumed, kills))
+    expect(f"three losses of a machine after steps {kills}: the run resumes from steps {resumed}, with the same bits",
+           has_same_bits(run) and near, log)
+    left = list(folder.glob("machine-*/*"))
+    expect("a lost machine: local checkpoints are removed at the end", not left, left)
+    shutil.rmtree(folder)
+    expect("a lost machine: nothing is left behind", not run.leftovers(), run.leftovers())
+
+
 def restarted_by_torchrun():
     """As in recipe/cluster: torchrun starts all ranks again after one was killed, and ends them after a save when it is stopped."""
     torchrun = Path(sys.executable).with_name("torchrun")
@@ -330,6 +360,7 @@ FAULTS = {
     "removed": lambda: machine_faults.folder_removed(harness),
     "restarts": restarted_by_itself,
     "local": restarted_from_a_local_checkpoint,
+    "machine": machine_lost,
     "torchrun": restarted_by_torchrun,
     "fewer": goes_on_with_fewer_ranks,
     "disk": lambda: machine_faults.disk_full(harness),

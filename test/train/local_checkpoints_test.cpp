@@ -297,17 +297,17 @@ TEST(LocalCheckpoints, WithoutRoomANewRunIsRefusedAndAResumedOneGoesOnWithout) {
   constexpr int64_t kTooMuch = int64_t{1} << 60;
   {
     LocalCheckpoints local(config, folder.path() / "run", std::make_shared<state::OneRank>());
-    EXPECT_EQ(local.open(false, false, 1), std::nullopt);
+    EXPECT_EQ(local.open(false, false, 1, 1), std::nullopt);
     EXPECT_TRUE(local.are_on());
   }
   {
     LocalCheckpoints local(config, folder.path() / "run", std::make_shared<state::OneRank>());
     EXPECT_THAT(
-        [&] { local.open(false, false, kTooMuch); },
+        [&] { local.open(false, false, kTooMuch, kTooMuch); },
         Throws<Error>(::testing::Property(&Error::what, HasSubstr("two local checkpoints take"))));
   }
   LocalCheckpoints local(config, folder.path() / "run", std::make_shared<state::OneRank>());
-  EXPECT_THAT(local.open(true, false, kTooMuch).value_or(""), HasSubstr("this start has no local"));
+  EXPECT_THAT(local.open(true, false, kTooMuch, kTooMuch).value_or(""), HasSubstr("this start has no local"));
   EXPECT_FALSE(local.are_on());
 }
 
