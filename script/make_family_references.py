@@ -186,6 +186,11 @@ CASES = {
     # As transformers 5 names its modules.
     "nemotron_h_fused": NEMOTRON | NEMOTRON_EXPERTS | {"hybrid_override_pattern": "*EM", "n_routed_experts": 5,
                                                        "num_experts_per_tok": 3},
+    # Routed experts in a latent space, as in Nemotron 3 Super; its modules for multi-token prediction are not read.
+    "nemotron_h_latent": NEMOTRON | NEMOTRON_EXPERTS | {"num_hidden_layers": 4, "hybrid_override_pattern": "ME*E",
+                                                        "moe_latent_size": 6, "routed_scaling_factor": 5.0,
+                                                        "num_nextn_predict_layers": 1,
+                                                        "mtp_hybrid_override_pattern": "*E"},
     # The keys of gpt-oss's own files.
     "gpt_oss_yarn": GPT_OSS | {"layer_types": [SLIDING, FULL, SLIDING], "sliding_window": 4, "swiglu_limit": 7.0,
                                "experts_per_token": 2, "initial_context_length": 16, "router_aux_loss_coef": 0.9,

@@ -165,26 +165,29 @@ Account of_attention(
 struct Ffn {
   int64_t matrices, biases;
 };
-Ffn ffn_of(const DecoderForm& form, int64_t width) {
+Ffn ffn_of(const DecoderForm& form, int64_t hidden_size, int64_t width) {
   return {
-      .matrices = product({form.ffn_matrices, form.hidden_size, width}),
-      .biases = form.ffn_bias && width > 0 ? sum({product({form.ffn_matrices - 1, width}), form.hidden_size}) : 0};
+      .matrices = product({form.ffn_matrices, hidden_size, width}),
+      .biases = form.ffn_bias && width > 0 ? sum({product({form.ffn_matrices - 1, width}), hidden_size}) : 0};
 }
 
 Account of_ffn(const DecoderForm& form, const FFNSubblock& ffn, const Workload& work) {
-  const auto [matrices, biases] = ffn_of(form, ffn.intermediate_size);
+  const auto [matrices, biases] = ffn_of(form, form.hidden_size, ffn.intermediate_size);
   const int64_t parameters = sum({matrices, biases, product({form.ffn_norms, form.hidden_size})});
   return of_weights(parameters, parameters, matrices, work);
 }
 
 Account of_moe_layer(const DecoderForm& form, const MoESubblock& moe, const Workload& work) {
-  const Ffn expert = ffn_of(form, moe.expert_intermediate_dim);
-  const Ffn shared = ffn_of(form, moe.shared_expert_intermediate_dim);
+  const int64_t latent = form.moe_latent_size;
+  const Ffn expert = ffn_of(form, latent > 0 ? latent : form.hidden_size, moe.expert_intermediate_dim);
+  const Ffn shared = ffn_of(form, form.hidden_size, moe.shared_expert_intermediate_dim);
+  const int64_t projections = product({2, form.hidden_size, latent});
   const int64_t router = product({moe.num_local_experts, form.hidden_size});
   const int64_t gate = form.shared_expert_gate && moe.shared_expert_intermediate_dim > 0 ? form.hidden_size : 0;
   const int64_t rest = sum(
       {shared.matrices,
        shared.biases,
+       projections,
        router,
        gate,
        form.router_bias ? moe.num_local_experts : 0,
@@ -193,7 +196,7 @@ Account of_moe_layer(const DecoderForm& form, const MoESubblock& moe, const Work
   return of_weights(
       sum({product({moe.num_local_experts, size}), rest}),
       sum({product({moe.num_experts_per_tok, size}), rest}),
-      sum({product({moe.num_experts_per_tok, expert.matrices}), shared.matrices, router, gate}),
+      sum({product({moe.num_experts_per_tok, expert.matrices}), shared.matrices, projections, router, gate}),
       work);
 }
 

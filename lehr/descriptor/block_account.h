@@ -64,6 +64,8 @@ struct DecoderForm {
   bool ffn_bias = false;              ///< Biases of all of these matrices.
   bool router_bias = false;           ///< A router bias that is a parameter.
   bool shared_expert_gate = false;    ///< A gate of the shared expert's output.
+  int64_t moe_latent_size = 0;        ///< Width of the tokens that routed experts map, between two projections; 0:
+                                      ///< hidden_size.
   std::vector<int64_t> windows = {};  ///< Tokens that a token of each layer sees at most by the model's keys, 0 for all
                                       ///< of them; empty: all layers see all.
   std::optional<LatentAttentionForm> latent_attention = {};  ///< The attention of all layers, if it is this one.

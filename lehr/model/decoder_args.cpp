@@ -41,6 +41,7 @@ descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderCo
         .v_head_dim = latent.v_head_dim,
         .bias = latent.attention_bias};
   }
+  form.moe_latent_size = config.moe ? config.moe->moe_latent_size : 0;
   if (config.linear_attention) {
     const LinearAttentionConfig& linear = *config.linear_attention;
     form.delta_net = descriptor::GatedDeltaNetForm{

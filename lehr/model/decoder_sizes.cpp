@@ -75,8 +75,10 @@ Totals totals_of(const DecoderConfig& shape, const std::vector<descriptor::Block
       totals.parameters += 3 * hidden * real(ffn->intermediate_size);
     }
     if (const auto* moe = std::get_if<MoESubblock>(&block.ffn)) {
+      const double latent = shape.moe ? real(shape.moe->moe_latent_size) : 0, width = latent > 0 ? latent : hidden;
       totals.experts += real(moe->num_local_experts);
-      totals.parameters += real(moe->num_local_experts) * hidden * (3 * real(moe->expert_intermediate_dim) + 1);
+      totals.parameters += real(moe->num_local_experts) * (3 * width * real(moe->expert_intermediate_dim) + hidden);
+      totals.parameters += 2 * hidden * latent;
       totals.parameters += 3 * hidden * real(moe->shared_expert_intermediate_dim);
     }
   }

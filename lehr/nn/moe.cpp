@@ -19,14 +19,19 @@ MoELayerImpl::MoELayerImpl(const MoEParameters& p) : tokens_per_expert_(at::zero
           .enable_expert_bias = p.enable_expert_bias,
           .options = p.router_options,
           .init = p.init}));
+  const int64_t width = p.latent_size > 0 ? p.latent_size : p.hidden_size;
   grouped_experts = register_module(
-      "grouped_experts", GroupedExperts(p.num_experts, p.hidden_size, p.intermediate_size, p.init, p.expert_options));
+      "grouped_experts", GroupedExperts(p.num_experts, width, p.intermediate_size, p.init, p.expert_options));
+  if (p.latent_size > 0) {
+    fc1_latent_proj = register_module("fc1_latent_proj", Linear(p.hidden_size, width, p.init));
+    fc2_latent_proj = register_module("fc2_latent_proj", Linear(width, p.hidden_size, p.init));
+  }
   if (p.shared_expert) {
-    const int64_t width = p.shared_expert->intermediate_size;
+    const int64_t inner = p.shared_expert->intermediate_size;
     if (p.expert_options.relu_squared) {
-      shared_relu_squared = register_module("shared_expert", ReluSquaredMlp(p.hidden_size, width, p.init));
+      shared_relu_squared = register_module("shared_expert", ReluSquaredMlp(p.hidden_size, inner, p.init));
     } else {
-      shared_expert = register_module("shared_expert", SwiGLU(p.hidden_size, width, p.init));
+      shared_expert = register_module("shared_expert", SwiGLU(p.hidden_size, inner, p.init));
     }
     if (p.shared_expert->enable_gate) {
       shared_expert_gate = register_module("shared_expert_gate", Linear(p.hidden_size, 1, p.init));
@@ -46,9 +51,12 @@ at::Tensor MoELayerImpl::forward(const at::Tensor& hidden_states) {
   const at::Tensor tokens = hidden_states.reshape({-1, hidden_states.size(-1)});  // (N, H)
   const RoutingResult routing = router(tokens, losses_.get());
   const auto permutation = dispatcher_->sort(routing.selected_expert_indices, num_experts());
-  const auto dispatch = dispatcher_->start(tokens, permutation);
+  const auto dispatch = dispatcher_->start(fc1_latent_proj ? fc1_latent_proj(tokens) : tokens, permutation);
   const at::Tensor shared = shared_output(tokens);
   at::Tensor output = dispatch->run(grouped_experts, routing.selected_probabilities);
+  if (fc2_latent_proj) {
+    output = fc2_latent_proj(output);
+  }
   if (shared.defined()) {
     output = output + shared;
   }

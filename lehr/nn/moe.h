@@ -30,12 +30,15 @@ struct MoEParameters {
   RouterOptions router_options = {};
   ExpertOptions expert_options = {};  ///< The shared expert only follows relu_squared.
   std::optional<SharedExpertParameters> shared_expert = {};
+  int64_t latent_size = 0;  ///< Width of the tokens that routed experts map, between two projections; 0: hidden_size.
   Init init = Init::normal(0.02);
 };
 
 /// A dropless MoE layer: the output for a token is the sum of the outputs of its top_k experts, weighted by the
 /// router's probabilities. Experts without tokens are supported. A shared expert, if there is one, adds its output for
-/// every token (DeepSeekMoE, https://arxiv.org/abs/2401.06066; gated as in Qwen2-MoE).
+/// every token (DeepSeekMoE, https://arxiv.org/abs/2401.06066; gated as in Qwen2-MoE). With a latent size, tokens are
+/// projected to it before they are sent to the routed experts, and the weighted sums back to the hidden size; the
+/// router and the shared expert see whole tokens (LatentMoE, https://arxiv.org/abs/2601.18089).
 class MoELayerImpl : public Module {
  public:
   explicit MoELayerImpl(const MoEParameters& parameters);
@@ -69,6 +72,8 @@ class MoELayerImpl : public Module {
   SwiGLU shared_expert{nullptr};                // null without a shared SwiGLU
   ReluSquaredMlp shared_relu_squared{nullptr};  // registered as "shared_expert"; null without one
   Linear shared_expert_gate{nullptr};           // null without a gate; weight (1, H)
+  Linear fc1_latent_proj{nullptr};              // null without a latent size; weight (latent, H)
+  Linear fc2_latent_proj{nullptr};              // the same; weight (H, latent)
 
  private:
   at::Tensor shared_output(const at::Tensor& tokens);  // undefined without a shared expert

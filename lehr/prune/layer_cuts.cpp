@@ -119,7 +119,7 @@ MaybeCut cut_moe_layer(const std::string& name, const LayerKeeps& keeps, const M
   if (is_one_of(name, {"router.gate.weight", "router.gate.bias", "router.expert_bias"})) {
     return ParameterCut{.how = Pick{.dim = 0, .indices = experts.experts}};
   }
-  if (name.starts_with("shared_expert")) {
+  if (name.starts_with("shared_expert") || is_one_of(name, {"fc1_latent_proj.weight", "fc2_latent_proj.weight"})) {
     return std::nullopt;
   }
   refuse("mlp." + name);

@@ -67,8 +67,10 @@ void RemoveExpertsIndependent::accumulate(nn::MoELayerImpl& moe_layer, const MoE
     const auto [distinct, places, counts] =
         at::_unique2(at::stack(pairs) * n + token, /*sorted=*/true, /*return_inverse=*/true);
     const at::Tensor ends = at::bincount(distinct.div(n, "floor"), {}, moe_layer.num_experts()).cumsum(0).to(at::kInt);
-    const at::Tensor rows = tokens.index_select(0, distinct.remainder(n));
-    const at::Tensor results = moe_layer.grouped_experts(rows, ends).to(at::kDouble);  // (M, H)
+    const at::Tensor inputs = moe_layer.fc1_latent_proj ? moe_layer.fc1_latent_proj(tokens) : tokens;
+    const at::Tensor rows = inputs.index_select(0, distinct.remainder(n));
+    at::Tensor results = moe_layer.grouped_experts(rows, ends);
+    results = (moe_layer.fc2_latent_proj ? moe_layer.fc2_latent_proj(results) : results).to(at::kDouble);  // (M, H)
 
     const at::Tensor output = part(all_outputs).to(at::kDouble);
     const at::Tensor with_all = weighted(results, places[0], choices[0].weights);

@@ -5,6 +5,7 @@
 
 #include "lehr/descriptor/block_picture.h"
 #include "lehr/meter/operation_meter.h"
+#include "lehr/model/nemotron_h/family.h"
 #include "lehr/nn/module.h"
 #include "lehr/ops/gated_delta_rule/kernels.h"
 #include "test/model/heterogeneous.h"
@@ -91,6 +92,9 @@ TEST(BlockAccounts, AgreeWithPublishedSizes) {
   const Account latent = counts("deepseek_v3", "671B");
   EXPECT_EQ(latent.num_parameters, 671'026'404'352);
   EXPECT_NEAR(static_cast<double>(latent.active_parameters), 37.6e9, 0.1e9) << "37B activated, says the report";
+  const Account projected = blocks_of(*nemotron_h_family().from_flavor("Super-120B-A12B"), {}).account.total();
+  EXPECT_EQ(projected.num_parameters, 120'668'687'360);
+  EXPECT_NEAR(static_cast<double>(projected.active_parameters), 12.7e9, 0.1e9) << "12.7B active, says the report";
   const Account delta = counts("qwen3_next", "80B-A3B");
   EXPECT_NEAR(static_cast<double>(delta.num_parameters), 79.7e9, 0.1e9) << "80B, says the model card";
   EXPECT_NEAR(static_cast<double>(delta.active_parameters), 3.9e9, 0.3e9) << "3B activated, says the model card";
@@ -133,6 +137,26 @@ TEST(BlockAccounts, CountTheExecutedFlops) {
     const Account all = descriptor::account_for(blocks.form, blocks.blocks, blocks.work).total();
     EXPECT_EQ(meter.counts().matmul_flops + attention, all.prefill_flops + static_cast<double>(masked)) << model_type;
   }
+}
+
+// Routed experts between projections, a shared one and a router: no attention, whose pairs would have to be counted.
+TEST(BlockAccounts, CountTheExecutedFlopsOfExpertsInALatentSpace) {
+  Node config = nemotron_h_family().from_flavor("debugmodel_moe")->to_hf_config("float32");
+  for (const auto& [key, value] : {std::pair("num_hidden_layers", 1), {"moe_latent_size", 24}, {"vocab_size", 50}}) {
+    config.set(key, Node(int64_t{value}));
+  }
+  config.set("hybrid_override_pattern", Node("E"));
+  const auto args = nemotron_h_family().from_hf_config(config);
+  const auto model = args->build({});
+  shard::test::make_real(*model);
+  model->eval();
+  const at::NoGradGuard no_grad;
+  OperationMeter meter;
+  const at::Tensor states = model->forward({.input_ids = at::arange(11).unsqueeze(0)}).hidden_states;
+  model->logits(states.narrow(1, 10, 1));
+  const Account all = blocks_of(*args, {.num_tokens = 11}).account.total();
+  EXPECT_EQ(meter.counts().matmul_flops, all.prefill_flops);
+  EXPECT_EQ(all.num_parameters, nn::count_parameters(*model));
 }
 
 // Of the last of T tokens, the others cached.

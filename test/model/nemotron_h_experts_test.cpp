@@ -36,6 +36,21 @@ const Changes kNano30B{
     {"routed_scaling_factor", "2.5"},
     {"topk_group", "1"}};
 
+// What differs in that of the 120B-A12B model.
+const Changes kSuper120B{
+    {"hidden_size", "4096"},
+    {"hybrid_override_pattern",
+     "\"MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME\""},
+    {"intermediate_size", "2688"},
+    {"mamba_num_heads", "128"},
+    {"moe_intermediate_size", "2688"},
+    {"moe_latent_size", "1024"},
+    {"moe_shared_expert_intermediate_size", "5376"},
+    {"n_routed_experts", "512"},
+    {"num_experts_per_tok", "22"},
+    {"num_hidden_layers", "88"},
+    {"routed_scaling_factor", "5.0"}};
+
 Changes joined(Changes changes, const Changes& more) {
   changes.insert(changes.end(), more.begin(), more.end());
   return changes;
@@ -46,6 +61,10 @@ TEST(NemotronHExperts, AreReadFromThePublishedKeys) {
   EXPECT_EQ(to_json(nemotron_h_with(kNano30B)->to_hf_config("bfloat16")), to_json(own));
   EXPECT_EQ(own.at("moe_shared_expert_intermediate_size").as_int(), 3712);
   EXPECT_EQ(own.find("num_experts"), nullptr) << "a key of other families";
+  EXPECT_EQ(own.find("moe_latent_size"), nullptr);
+  const Node super = nemotron_h_family().from_flavor("Super-120B-A12B")->to_hf_config("bfloat16");
+  EXPECT_EQ(to_json(nemotron_h_with(joined(kNano30B, kSuper120B))->to_hf_config("bfloat16")), to_json(super));
+  EXPECT_EQ(super.at("moe_latent_size").as_int(), 1024);
   const Changes two{{"num_hidden_layers", "2"}, {"hybrid_override_pattern", "\"ME\""}};
   const std::string defaults = to_json(nemotron_h_with(two)->to_hf_config("bfloat16"));
   EXPECT_EQ(
@@ -72,7 +91,7 @@ TEST(NemotronHExperts, AreReadFromThePublishedKeys) {
 
 TEST(NemotronHExperts, AreRefusedIfOthers) {
   const std::vector<std::tuple<std::string, std::string, std::string>> cases{
-      {"moe_latent_size", "1024", "moe_latent_size: expected null, found another value; projections around the exp"},
+      {"moe_latent_size", "0", "moe_latent_size: expected a positive number, found 0"},
       {"n_shared_experts", "2", "n_shared_experts: expected 1, found 2; the width of the shared expert is moe_shared_"},
       {"moe_shared_expert_intermediate_size", "0", "moe_shared_expert_intermediate_size: expected a positive number"},
       {"num_local_experts", "64", "num_local_experts: defines the same as n_routed_experts (128), found 64"},
@@ -134,6 +153,24 @@ TEST(NemotronHExperts, AreNamedAsPublished) {
           {"backbone.layers.5.mixer.experts.up_proj", "backbone.layers.5.mixer.experts.down_proj"}));
   EXPECT_EQ(descriptor::expert_layout_of(fused), descriptor::ExpertLayout::fused);
   EXPECT_EQ(descriptor::expert_layout_of(names), descriptor::ExpertLayout::per_expert);
+}
+
+TEST(NemotronHExperts, InALatentSpaceHaveTheNamesOfTheirProjections) {
+  const descriptor::ModelFamily family = nemotron_h_family();
+  const auto args = family.from_flavor("Super-120B-A12B");
+  const auto names = args->state_map(descriptor::ExpertLayout::fused).input_names();
+  EXPECT_THAT(
+      family.descriptor->get_weight_groups(names, 88).at("block_1_ffn"),
+      ::testing::UnorderedElementsAre(
+          "backbone.layers.1.norm.weight",
+          "backbone.layers.1.mixer.gate.weight",
+          "backbone.layers.1.mixer.gate.e_score_correction_bias",
+          "backbone.layers.1.mixer.experts.up_proj",
+          "backbone.layers.1.mixer.experts.down_proj",
+          "backbone.layers.1.mixer.fc1_latent_proj.weight",
+          "backbone.layers.1.mixer.fc2_latent_proj.weight",
+          "backbone.layers.1.mixer.shared_experts.up_proj.weight",
+          "backbone.layers.1.mixer.shared_experts.down_proj.weight"));
 }
 
 }  // namespace

@@ -184,7 +184,8 @@ TEST(NemotronH, CountsTheParametersOfThePublishedSizes) {
       {"56B", 56'324'350'464},
       {"Nano-9B-v2", 8'888'227'328},
       {"Nano-12B-v2", 12'310'001'152},
-      {"Nano-30B-A3B", 31'577'937'344}};
+      {"Nano-30B-A3B", 31'577'937'344},
+      {"Super-120B-A12B", 120'668'687'360}};
   for (const auto& [flavor, parameters] : sizes) {
     EXPECT_EQ(nemotron_h_family().from_flavor(flavor)->get_nparams_and_flops(64).num_parameters, parameters) << flavor;
   }

@@ -130,11 +130,17 @@ TEST(MoELayer, WithBiasesAndAClampEqualsItsDefinition) {
   }
 }
 
-// Nemotron-H: down_proj(relu(up_proj(x))^2) for every expert and for the shared one.
-TEST(MoELayer, WithoutGatesEqualsItsDefinition) {
+// Nemotron-H: down_proj(relu(up_proj(x))^2) for every expert and for the shared one. With a latent size, the routed
+// experts are between two projections.
+class MoELayerWithoutGates : public ::testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(LatentSizes, MoELayerWithoutGates, ::testing::Values(0, 4));
+
+TEST_P(MoELayerWithoutGates, EqualsItsDefinition) {
+  const int64_t latent = GetParam();
   auto parameters = small(5, 2, true);
   parameters.expert_options = {.relu_squared = true};
   parameters.shared_expert = SharedExpertParameters{.intermediate_size = 7, .enable_gate = false};
+  parameters.latent_size = latent;
   auto layer = made(parameters), copy = made(parameters);
   at::manual_seed(6);
   const at::Tensor hidden = at::randn({2, 7, 6}, at::kDouble).set_requires_grad(true);
@@ -152,12 +158,14 @@ TEST(MoELayer, WithoutGatesEqualsItsDefinition) {
   const auto& shared = *copy->shared_relu_squared;
   std::vector<at::Tensor> rows;
   for (int64_t t = 0; t < tokens.size(0); ++t) {
-    at::Tensor sum = block(tokens[t], shared.up_proj->weight, shared.down_proj->weight);
+    const at::Tensor x = latent > 0 ? at::mv(copy->fc1_latent_proj->weight, tokens[t]) : tokens[t];
+    at::Tensor sum = at::zeros_like(x);
     for (int64_t k = 0; k < 2; ++k) {
       const auto e = chosen[t][k].item<int64_t>();
-      sum = sum + weights[t][k] * block(tokens[t], experts.up_proj->weight[e], experts.down_proj->weight[e]);
+      sum = sum + weights[t][k] * block(x, experts.up_proj->weight[e], experts.down_proj->weight[e]);
     }
-    rows.push_back(sum);
+    sum = latent > 0 ? at::mv(copy->fc2_latent_proj->weight, sum) : sum;
+    rows.push_back(sum + block(tokens[t], shared.up_proj->weight, shared.down_proj->weight));
   }
   const at::Tensor expected = at::stack(rows).view({2, 7, 6}), output = layer(hidden);
   EXPECT_TRUE(at::allclose(output, expected, 1e-12, 1e-12));
@@ -165,7 +173,7 @@ TEST(MoELayer, WithoutGatesEqualsItsDefinition) {
   expected.backward(grad);
   EXPECT_TRUE(at::allclose(hidden.grad(), hidden_ref.grad(), 1e-11, 1e-12));
   const auto ours = named_parameters(*layer), theirs = named_parameters(*copy);
-  ASSERT_EQ(ours.size(), 5U);
+  ASSERT_EQ(ours.size(), latent > 0 ? 7U : 5U);
   for (size_t i = 0; i < ours.size(); ++i) {
     EXPECT_TRUE(at::allclose(ours[i].parameter->value().grad(), theirs[i].parameter->value().grad(), 1e-11, 1e-12))
         << ours[i].name;

@@ -230,7 +230,8 @@ INSTANTIATE_TEST_SUITE_P(
         "glm4_moe_norms",
         "gpt_oss_yarn",
         "qwen3_next_interval",
-        "nemotron_h_experts"));
+        "nemotron_h_experts",
+        "nemotron_h_latent"));
 
 TEST(Convert, ChangesTheTypeInFilesAndConfig) {
   const Folder folder;

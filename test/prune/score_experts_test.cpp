@@ -18,6 +18,7 @@ struct Case {
   int64_t top_k = 2;
   bool renormalize = true, bias = false, shared = false;
   nn::RouterOptions router = {};
+  int64_t latent = 0;
 };
 
 nn::MoELayer mixture_of(const Case& form, int64_t experts = kExperts) {
@@ -29,7 +30,8 @@ nn::MoELayer mixture_of(const Case& form, int64_t experts = kExperts) {
       .renormalize_probabilities = form.renormalize,
       .enable_expert_bias = form.bias,
       .router_options = form.router,
-      .shared_expert = form.shared ? std::optional(nn::SharedExpertParameters{.intermediate_size = 3}) : std::nullopt});
+      .shared_expert = form.shared ? std::optional(nn::SharedExpertParameters{.intermediate_size = 3}) : std::nullopt,
+      .latent_size = form.latent});
   shard::test::make_real(*mixture);
   if (form.bias) {
     mixture->router->expert_bias.copy_(at::linspace(0.4, -0.4, experts));
@@ -57,7 +59,8 @@ MoECall call_of(nn::MoELayer& mixture, const at::Tensor& tokens, const at::Tenso
   MoECall call{.tokens = tokens, .output = mixture(tokens.unsqueeze(0))[0], .counted = counted};
   call.routing = mixture->last_routing();
   const auto order = ops::sort_by_expert(call.routing.selected_expert_indices, mixture->num_experts());
-  const at::Tensor rows = ops::permute_tokens(tokens, order);
+  const at::Tensor inputs = mixture->fc1_latent_proj ? mixture->fc1_latent_proj(tokens) : tokens;
+  const at::Tensor rows = ops::permute_tokens(inputs, order);
   const at::Tensor gate = mixture->grouped_experts->gate_proj(rows, order.ends);
   call.inner = at::silu(gate) * mixture->grouped_experts->up_proj(rows, order.ends);
   return call;
@@ -90,7 +93,8 @@ INSTANTIATE_TEST_SUITE_P(
             .top_k = 3,
             .bias = true,
             .router = {.score = nn::RouterScore::sigmoid, .norm_eps = 1e-20, .routed_scaling_factor = 2.5}},
-        Case{.name = "WithASharedExpert", .top_k = 4, .bias = true, .shared = true}),
+        Case{.name = "WithASharedExpert", .top_k = 4, .bias = true, .shared = true},
+        Case{.name = "BetweenProjections", .shared = true, .latent = 3}),
     [](const auto& one) { return one.param.name; });
 
 TEST_P(Removal, EqualsTheLossOfAnMoELayerWithoutTheExpert) {

@@ -553,6 +553,19 @@ TEST(Float8, EqualsOneDevice) {
        {"adapters", lora, {{.dp_shard = 2, .tp = 2}, {.dp_shard = 2}}, "adapter_model"}});
 }
 
+// Tokens are projected to the latent space on their own rank, and the sums of experts' results back on it.
+TEST(EveryKindOfRun, OfExpertsInALatentSpaceEqualsOneDevice) {
+  Overrides latent = family(testing::kNemotronHWithExperts);
+  latent.emplace_back("model.args.moe_latent_size", "6");
+  expect_law(
+      {{"latent experts",
+        latent,
+        {{.dp_shard = 2, .tp = 2, .ep = 4},
+         {.tp = 2},
+         {.cp = 2, .ep = 2},
+         {.dp_shard = 2, .tp = 2, .ep = 2, .pp = 2}}}});
+}
+
 // Shared experts have a part of the tokens on each rank of tp.
 TEST(Float8, OfSharedExpertsEqualsOneDevice) {
   const Overrides shared{

@@ -87,6 +87,7 @@ INSTANTIATE_TEST_SUITE_P(
         "nemotron_h_experts",
         "nemotron_h_router",
         "nemotron_h_fused",
+        "nemotron_h_latent",
         "gpt_oss_yarn",
         "gpt_oss_clamp",
         "gpt_oss_defaults",

@@ -9,13 +9,9 @@ namespace lehr::model {
 
 namespace {
 constexpr const char* kSharedWidth = "moe_shared_expert_intermediate_size";
+constexpr const char* kLatentSize = "moe_latent_size";
 
 void refuse_unsupported(const Node& config) {
-  const Node* latent = config.find("moe_latent_size");
-  require(
-      latent == nullptr || latent->is_null(),
-      "{}: moe_latent_size: expected null, found another value; projections around the experts are not supported",
-      config.origin());
   require(
       int_or(config, "n_shared_experts", 1) == 1,
       "{}: n_shared_experts: expected 1, found {}; the width of the shared expert is {}",
@@ -39,6 +35,10 @@ MoEConfig read_nemotron_h_experts(const Node& config) {
           int_or(config, "topk_group", 1),
           double_or(config, "routed_scaling_factor", 1))};
   require_size(config.origin() + ": ", kSharedWidth, moe.shared_expert_intermediate_size);
+  if (const auto latent = optional_int(config, kLatentSize)) {
+    require_size(config.origin() + ": ", kLatentSize, *latent);
+    moe.moe_latent_size = *latent;
+  }
   const int64_t local = int_or(config, "num_local_experts", moe.num_experts);
   require(
       local == moe.num_experts,
@@ -54,6 +54,9 @@ void write_nemotron_h_experts(const MoEConfig& moe, Node& config) {
   config.erase("first_k_dense_replace");
   config.set("n_shared_experts", Node(int64_t{1}));
   config.set(kSharedWidth, Node(moe.shared_expert_intermediate_size));
+  if (moe.moe_latent_size > 0) {
+    config.set(kLatentSize, Node(moe.moe_latent_size));
+  }
 }
 
 void check_nemotron_h_experts(const MoEConfig& moe) {
@@ -67,6 +70,7 @@ void check_nemotron_h_experts(const MoEConfig& moe) {
 nn::MoEParameters nemotron_h_experts(const MoEConfig& moe, int64_t hidden_size, nn::Init init) {
   nn::MoEParameters experts = deepseek_experts(moe, hidden_size, init);
   experts.expert_options.relu_squared = true;
+  experts.latent_size = moe.moe_latent_size;
   return experts;
 }
 

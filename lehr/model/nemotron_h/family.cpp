@@ -192,6 +192,29 @@ DecoderConfig nano_30b() {
   return config;
 }
 
+// Nemotron 3 Super.
+DecoderConfig super_120b() {
+  DecoderConfig config = published(
+      {4096,
+       2688,
+       32,
+       128,
+       64,
+       128,
+       262144,
+       "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME"});
+  config.num_key_value_heads = 2;
+  config.moe = MoEConfig{
+      .num_experts = 512,
+      .num_experts_per_tok = 22,
+      .moe_intermediate_size = 2688,
+      .expert_bias = true,
+      .shared_expert_intermediate_size = 5376,
+      .moe_latent_size = 1024,
+      .router = deepseek_router(1, 1, 5)};
+  return config;
+}
+
 DecoderConfig debug_model_with_experts() {
   DecoderConfig config = debug_model();
   config.mamba2->pattern = "M*E-MEM*";
@@ -229,8 +252,11 @@ descriptor::ModelFamily nemotron_h_family() {
           {"Nano-9B-v2", published({4480, 15680, 40, 128, 80, 128, 131072, of_nano_9b})},
           {"Nano-12B-v2", published({5120, 20480, 40, 128, 80, 128, 131072, of_nano_12b})},
           {"Nano-30B-A3B", nano_30b()},
+          {"Super-120B-A12B", super_120b()},
       });
-  family.descriptor = std::make_shared<NemotronHDescriptor>(debug_model_with_experts());
+  DecoderConfig all_weights = debug_model_with_experts();
+  value_of(all_weights.moe, "experts").moe_latent_size = 64;
+  family.descriptor = std::make_shared<NemotronHDescriptor>(all_weights);
   return family;
 }
 

@@ -10,8 +10,8 @@ namespace lehr::model {
 LEHR_DECODER_FAMILY(NemotronH, nemotron_h);
 extern template class DecoderImpl<NemotronHLayer, NemotronHLayerParameters>;
 
-/// Returns the family "nemotron_h": the published sizes of Nemotron-H, of Nemotron Nano 2 and of Nemotron 3 Nano,
-/// "debugmodel", and "debugmodel_moe", which has experts.
+/// Returns the family "nemotron_h": the published sizes of Nemotron-H, of Nemotron Nano 2, and of Nemotron 3 Nano and
+/// Super, "debugmodel", and "debugmodel_moe", which has experts.
 descriptor::ModelFamily nemotron_h_family();
 
 }  // namespace lehr::model

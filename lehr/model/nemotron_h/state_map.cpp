@@ -91,7 +91,14 @@ struct Members {
 };
 
 Members members_with(std::string_view tensor_of_mixer) {
-  for (const char* name : {"up_proj.weight", "down_proj.weight", "gate.", "experts.", "shared_experts."}) {
+  for (const char* name :
+       {"up_proj.weight",
+        "down_proj.weight",
+        "gate.",
+        "experts.",
+        "shared_experts.",
+        "fc1_latent_proj.",
+        "fc2_latent_proj."}) {
     if (tensor_of_mixer.starts_with(name)) {
       return {".mlp.", ".ffn_norm."};
     }
