@@ -47,6 +47,8 @@ struct PruneOptions {
         "experts", chosen.experts, "Experts of each MoE layer; at least as many as a token is routed to.", positive());
     v.optional("expert_width", chosen.expert_width, "Channels of each expert.", positive());
     v.optional(
+        "shared_expert_width", chosen.shared_expert_width, "Channels of each MoE layer's shared expert.", positive());
+    v.optional(
         "drop_attention",
         chosen.drop_attention,
         "Number of attention blocks to remove, lowest score first.",
@@ -154,7 +156,7 @@ prune::Pruning choose(PruneOptions& options, const std::vector<BlockConfig>& blo
 
 // The number of parts of all layers.
 struct Parts {
-  int64_t attentions = 0, kv_heads = 0, ffns = 0, channels = 0, experts = 0, expert_channels = 0;
+  int64_t attentions = 0, kv_heads = 0, ffns = 0, channels = 0, experts = 0, expert_channels = 0, shared_channels = 0;
 };
 
 Parts count(const std::vector<BlockConfig>& blocks) {
@@ -171,6 +173,7 @@ Parts count(const std::vector<BlockConfig>& blocks) {
     if (const auto* moe = std::get_if<descriptor::MoESubblock>(&block.ffn)) {
       parts.experts += moe->num_local_experts;
       parts.expert_channels += moe->num_local_experts * moe->expert_intermediate_dim;
+      parts.shared_channels += moe->shared_expert_intermediate_dim;
     }
   }
   return parts;
@@ -211,6 +214,7 @@ void print_report(const prune::PruneReport& report, const std::optional<descript
   print_change("FFN channels", before.channels, after.channels);
   print_change("experts", before.experts, after.experts);
   print_change("channels of experts", before.expert_channels, after.expert_channels);
+  print_change("shared channels", before.shared_channels, after.shared_channels);
   if (form) {
     const Costs then = costs_of(*form, report.before), now = costs_of(*form, report.after);
     print_change("parameters", then.parameters, now.parameters, human_count);

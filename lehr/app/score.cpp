@@ -33,13 +33,13 @@ struct ScoreOptions {
     v.optional(
         "kinds",
         kinds,
-        "Kinds of parts to score, separated by commas: ffn_channels, kv_heads, experts, expert_channels, attention, "
-        "ffn; unset: all that the model has.");
+        "Kinds of parts to score, separated by commas: ffn_channels, kv_heads, experts, expert_channels, "
+        "shared_channels, attention, ffn; unset: all that the model has.");
     v.optional(
         "ffn_method",
         ffn_method,
-        "For ffn_channels. iterative: repeatedly removes the channel that changes the output least; independent: "
-        "scores each channel by itself; l2: uses activations only.",
+        "For ffn_channels and shared_channels. iterative: repeatedly removes the channel that changes the output "
+        "least; independent: scores each channel by itself; l2: uses activations only.",
         one_of({"iterative", "independent", "l2"}));
     v.optional(
         "expert_method",

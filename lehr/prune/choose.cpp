@@ -38,7 +38,7 @@ By way_of(const PruneOptions& options) {
 // Returns whether any part is chosen by scores, at random or by its index.
 bool chooses(const PruneOptions& options) {
   return options.ffn_width || (options.kv_heads && !options.average_kv) || options.experts || options.expert_width ||
-         options.drop_attention != 0 || options.drop_ffn != 0;
+         options.shared_expert_width || options.drop_attention != 0 || options.drop_ffn != 0;
 }
 
 // Refuses scores of another model: of layers that this model lacks, or with another number of layers in their facts.
@@ -81,7 +81,7 @@ class Chooser {
   Pruning run() {
     drop(Kind::attention, options_.drop_attention, options_.drop_attention_layers, "--drop-attention");
     drop(Kind::ffn, options_.drop_ffn, options_.drop_ffn_layers, "--drop-ffn");
-    int64_t heads = 0, channels = 0, moe_layers = 0;
+    int64_t heads = 0, channels = 0, moe_layers = 0, shared_experts = 0;
     for (const int64_t layer : selected_) {
       const BlockConfig& block = blocks_[static_cast<size_t>(layer)];
       LayerKeeps& keeps = pruning_.layers[static_cast<size_t>(layer)];
@@ -101,7 +101,9 @@ class Chooser {
       const auto* moe = std::get_if<MoESubblock>(&block.ffn);
       if (moe != nullptr && !keeps.no_ffn) {
         moe_layers += 1;
+        shared_experts += moe->shared_expert_intermediate_dim > 0 ? 1 : 0;
         choose_experts(layer, *moe, keeps);
+        choose_shared(layer, moe->shared_expert_intermediate_dim, keeps);
       }
     }
     const char* all = "{}: none of the layers to prune has {}";
@@ -109,6 +111,11 @@ class Chooser {
     require(!options_.ffn_width || channels > 0, fmt::runtime(all), "--ffn-width", "a feed-forward block");
     require(!options_.experts || moe_layers > 0, fmt::runtime(all), "--experts", "experts");
     require(!options_.expert_width || moe_layers > 0, fmt::runtime(all), "--expert-width", "experts");
+    require(
+        !options_.shared_expert_width || shared_experts > 0,
+        fmt::runtime(all),
+        "--shared-expert-width",
+        "a shared expert");
     return std::move(pruning_);
   }
 
@@ -216,6 +223,14 @@ class Chooser {
     }
   }
 
+  void choose_shared(int64_t layer, int64_t width, LayerKeeps& keeps) {
+    if (options_.shared_expert_width && width > 0) {
+      const int64_t wanted = *options_.shared_expert_width;
+      require_enough(layer, width, "channels in the shared expert", "--shared-expert-width", wanted);
+      keeps.shared_channels = best(layer, Kind::shared_channels, width, wanted);
+    }
+  }
+
   std::vector<int64_t> best(int64_t layer, Kind kind, int64_t has, int64_t wanted) const {
     return best_of(worth(layer, kind, {has}), wanted);
   }
@@ -288,6 +303,7 @@ Node facts_of(const PruneOptions& options, const Scores* scores) {
   add("kv_heads", options.kv_heads);
   add("experts", options.experts);
   add("expert_width", options.expert_width);
+  add("shared_expert_width", options.shared_expert_width);
   add("drop_attention", options.drop_attention);
   add("drop_ffn", options.drop_ffn);
   const auto add_layers = [&](const char* key, const std::vector<int64_t>& layers) {
@@ -328,14 +344,15 @@ std::vector<int64_t> best_of(const std::vector<double>& values, int64_t count) {
 Pruning choose(const PruneOptions& options, const std::vector<BlockConfig>& blocks, const Scores* scores) {
   require(!blocks.empty(), "pruning: the model's family does not describe its layers");
   require(
-      options.ffn_width || options.kv_heads || options.experts || options.expert_width || options.drop_attention != 0 ||
-          options.drop_ffn != 0 || !options.drop_attention_layers.empty() || !options.drop_ffn_layers.empty(),
-      "pruning: nothing to do; set a size (--ffn-width, --kv-heads, --experts, --expert-width), or sub-blocks to "
-      "remove (--drop-attention, --drop-ffn)");
+      options.ffn_width || options.kv_heads || options.experts || options.expert_width || options.shared_expert_width ||
+          options.drop_attention != 0 || options.drop_ffn != 0 || !options.drop_attention_layers.empty() ||
+          !options.drop_ffn_layers.empty(),
+      "pruning: nothing to do; set a size (--ffn-width, --kv-heads, --experts, --expert-width, --shared-expert-width), "
+      "or sub-blocks to remove (--drop-attention, --drop-ffn)");
   require(!options.average_kv || options.kv_heads, "--average-kv: needs --kv-heads, the number of averaged heads");
   require(
-      !options.scale_pruned_weights || options.ffn_width || options.expert_width,
-      "--scale-pruned-weights: needs --ffn-width or --expert-width");
+      !options.scale_pruned_weights || options.ffn_width || options.expert_width || options.shared_expert_width,
+      "--scale-pruned-weights: needs --ffn-width, --expert-width or --shared-expert-width");
   require(
       !options.by || chooses(options),
       "--by: nothing is chosen by it, as layers are named or KV heads averaged; remove the option");

@@ -19,12 +19,13 @@ enum class By {
 
 /// The size of each kind after pruning; unset: unchanged. Sizes apply to all layers that have the kind.
 struct PruneOptions {
-  std::optional<int64_t> ffn_width;     ///< Inner channels of feed-forward blocks.
-  std::optional<int64_t> kv_heads;      ///< KV heads; must divide the number in a layer.
-  std::optional<int64_t> experts;       ///< Experts of an MoE layer.
-  std::optional<int64_t> expert_width;  ///< Inner channels of each expert.
-  int64_t drop_attention = 0;           ///< Number of attention sub-blocks to remove, lowest score first.
-  int64_t drop_ffn = 0;                 ///< Number of feed-forward or MoE sub-blocks to remove, lowest score first.
+  std::optional<int64_t> ffn_width;            ///< Inner channels of feed-forward blocks.
+  std::optional<int64_t> kv_heads;             ///< KV heads; must divide the number in a layer.
+  std::optional<int64_t> experts;              ///< Experts of an MoE layer.
+  std::optional<int64_t> expert_width;         ///< Inner channels of each expert.
+  std::optional<int64_t> shared_expert_width;  ///< Inner channels of the shared expert.
+  int64_t drop_attention = 0;                  ///< Number of attention sub-blocks to remove, lowest score first.
+  int64_t drop_ffn = 0;  ///< Number of feed-forward or MoE sub-blocks to remove, lowest score first.
   /// Layers whose attention is removed, regardless of scores and of `layers`.
   std::vector<int64_t> drop_attention_layers = {};
   std::vector<int64_t> drop_ffn_layers = {};

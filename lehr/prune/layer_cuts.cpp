@@ -68,19 +68,23 @@ double factor_of(int64_t before, size_t after, bool scale) {
   return scale ? static_cast<double>(before) / static_cast<double>(after) : 1;
 }
 
-MaybeCut cut_ffn(const std::string& name, const LayerKeeps& keeps, int64_t width, bool scale) {
+// Of a feed-forward block, or of a shared expert: `block` is "mlp." or "mlp.shared_expert.".
+MaybeCut cut_channels(
+    const std::string& block,
+    const std::string& name,
+    const std::vector<int64_t>& channels,
+    int64_t width,
+    bool scale) {
   if (is_one_of(name, {"gate_proj.weight", "gate_proj.bias", "up_proj.weight", "up_proj.bias"})) {
-    return ParameterCut{.how = Pick{.dim = 0, .indices = keeps.ffn_channels}};
+    return ParameterCut{.how = Pick{.dim = 0, .indices = channels}};
   }
   if (name == "down_proj.weight") {
-    return ParameterCut{
-        .how = Pick{.dim = 1, .indices = keeps.ffn_channels},
-        .factor = factor_of(width, keeps.ffn_channels.size(), scale)};
+    return ParameterCut{.how = Pick{.dim = 1, .indices = channels}, .factor = factor_of(width, channels.size(), scale)};
   }
   if (name == "down_proj.bias") {
     return std::nullopt;
   }
-  refuse("mlp." + name);
+  refuse(block + name);
 }
 
 MaybeCut cut_moe_layer(const std::string& name, const LayerKeeps& keeps, const MoESubblock& moe, bool scale) {
@@ -119,7 +123,7 @@ MaybeCut cut_moe_layer(const std::string& name, const LayerKeeps& keeps, const M
   if (is_one_of(name, {"router.gate.weight", "router.gate.bias", "router.expert_bias"})) {
     return ParameterCut{.how = Pick{.dim = 0, .indices = experts.experts}};
   }
-  if (name.starts_with("shared_expert") || is_one_of(name, {"fc1_latent_proj.weight", "fc2_latent_proj.weight"})) {
+  if (is_one_of(name, {"shared_expert_gate.weight", "fc1_latent_proj.weight", "fc2_latent_proj.weight"})) {
     return std::nullopt;
   }
   refuse("mlp." + name);
@@ -168,11 +172,24 @@ MaybeCut cut_of(
   const std::string inner = name.substr(ffn_prefix.size());
   if (const auto* ffn = std::get_if<FFNSubblock>(&block.ffn)) {
     const bool whole = keeps_all(keeps.ffn_channels, ffn->intermediate_size);
-    return whole ? std::nullopt : cut_ffn(inner, keeps, ffn->intermediate_size, rules.scale_pruned_weights);
+    return whole ? std::nullopt
+                 : cut_channels(
+                       ffn_prefix, inner, keeps.ffn_channels, ffn->intermediate_size, rules.scale_pruned_weights);
   }
   const auto* moe = std::get_if<MoESubblock>(&block.ffn);
   if (moe == nullptr) {
     return std::nullopt;
+  }
+  const std::string shared_prefix = "shared_expert.";
+  if (inner.starts_with(shared_prefix)) {
+    const int64_t width = moe->shared_expert_intermediate_dim;
+    return keeps_all(keeps.shared_channels, width) ? std::nullopt
+                                                   : cut_channels(
+                                                         ffn_prefix + shared_prefix,
+                                                         inner.substr(shared_prefix.size()),
+                                                         keeps.shared_channels,
+                                                         width,
+                                                         rules.scale_pruned_weights);
   }
   const bool all_experts = keeps_all(keeps.experts, moe->num_local_experts);
   const bool all_channels =

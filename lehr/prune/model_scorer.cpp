@@ -268,7 +268,26 @@ class ModelScorer::Parts {
         *inner = at::Tensor();  // free it; a hook may have recomputed the experts for its scores
       });
     }
+    look_at_shared_expert(moe_layer);
     observe_subblock(Kind::ffn, moe_layer, modules);
+  }
+
+  // The channels are those of a feed-forward block, but its rows (N, I) are the tokens of all sequences.
+  void look_at_shared_expert(nn::MoELayerImpl& moe_layer) {
+    nn::LinearImpl* down = moe_layer.shared_expert         ? moe_layer.shared_expert->down_proj.get()
+                           : moe_layer.shared_relu_squared ? moe_layer.shared_relu_squared->down_proj.get()
+                                                           : nullptr;
+    if (down == nullptr || !wants(Kind::shared_channels)) {
+      return;
+    }
+    const std::shared_ptr<ChannelHook> hook = channel_hook(options_.ffn, down->weight.size(1), batches_);
+    const auto inner = std::make_shared<at::Tensor>();
+    keep(Kind::shared_channels, hook);
+    look(*down, [inner](const at::Tensor& input, const at::Tensor&) { *inner = input; });
+    look(moe_layer, [this, down, hook, inner](const at::Tensor& input, const at::Tensor&) {
+      hook->accumulate(inner->view({input.size(0), input.size(1), -1}), down->weight, counted);
+      *inner = at::Tensor();
+    });
   }
 
   int64_t batches_;

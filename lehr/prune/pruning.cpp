@@ -84,6 +84,11 @@ void cut_experts(const LayerKeeps& keeps, MoESubblock& moe, const std::string& w
         moe.num_experts_per_tok,
         moe.num_local_experts);
   }
+  if (!keeps.shared_channels.empty()) {
+    require(moe.shared_expert_intermediate_dim > 0, "{}: shared_channels: the layer has no shared expert", where);
+    require_kept(keeps.shared_channels, moe.shared_expert_intermediate_dim, where + ": shared_channels");
+    moe.shared_expert_intermediate_dim = static_cast<int64_t>(keeps.shared_channels.size());
+  }
   if (keeps.expert_channels.empty()) {
     return;
   }
@@ -121,7 +126,8 @@ void cut_ffn(const LayerKeeps& keeps, BlockConfig& block, const std::string& whe
     require_kept(keeps.ffn_channels, ffn->intermediate_size, where + ": ffn_channels");
     ffn->intermediate_size = static_cast<int64_t>(keeps.ffn_channels.size());
   }
-  if (!keeps.experts.empty() || !keeps.expert_channels.empty() || keeps.experts_per_token != 0) {
+  if (!keeps.experts.empty() || !keeps.expert_channels.empty() || !keeps.shared_channels.empty() ||
+      keeps.experts_per_token != 0) {
     require(moe != nullptr, "{}: experts: the layer has no experts", where);
     cut_experts(keeps, *moe, where);
   }

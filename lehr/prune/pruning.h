@@ -25,6 +25,7 @@ struct LayerKeeps {
   std::vector<int64_t> experts = {};       ///< Empty: all.
   std::vector<std::vector<int64_t>> expert_channels = {};  ///< One list per kept expert, in order; empty: all.
   int64_t experts_per_token = 0;                           ///< Experts that a token is routed to; 0: the parent's.
+  std::vector<int64_t> shared_channels = {};               ///< Channels of the shared expert; empty: all.
 
   bool keeps_all() const { return *this == LayerKeeps(); }
   bool operator==(const LayerKeeps&) const = default;

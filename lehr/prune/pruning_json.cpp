@@ -64,6 +64,7 @@ Node to_node(const LayerKeeps& keeps, int64_t layer) {
     }
     node.set(name_of(Kind::expert_channels), lists);
   }
+  add(name_of(Kind::shared_channels), keeps.shared_channels);
   if (keeps.experts_per_token > 0) {
     node.set(kExpertsPerToken, Node(keeps.experts_per_token));
   }
@@ -107,6 +108,7 @@ LayerKeeps read_layer(Entries& entries) {
   read(Kind::ffn_channels, keeps.ffn_channels);
   read(Kind::kv_heads, keeps.kv_heads);
   read(Kind::experts, keeps.experts);
+  read(Kind::shared_channels, keeps.shared_channels);
   if (entries.has(kAveraged)) {
     keeps.averaged_kv_heads = entries.integer(kAveraged);
     if (keeps.averaged_kv_heads < 1) {

@@ -13,6 +13,7 @@ namespace lehr::prune {
 const char* formula_of(Kind kind, const ScoreOptions& options) {
   switch (kind) {
     case Kind::ffn_channels:
+    case Kind::shared_channels:
       return options.ffn == FfnMethod::iterative ? "rank in greedy removal, smallest first: mean over tokens of |sum "
                                                    "over removed j of W_j a_j + W_i a_i|"
              : options.ffn == FfnMethod::independent

@@ -85,6 +85,8 @@ const char* name_of(Kind kind) {
       return "experts";
     case Kind::expert_channels:
       return "expert_channels";
+    case Kind::shared_channels:
+      return "shared_channels";
     case Kind::attention:
       return "attention";
     case Kind::ffn:

@@ -19,12 +19,19 @@ enum class Kind {
   kv_heads,         ///< The KV heads, with the query heads that they serve, (n_kv).
   experts,          ///< The experts of an MoE layer, (E).
   expert_channels,  ///< The inner channels of each expert, (E, I).
+  shared_channels,  ///< The inner channels of the shared expert of an MoE layer, (I).
   attention,        ///< The attention as a whole, (1).
   ffn,              ///< The feed-forward or MoE sub-block as a whole, (1).
 };
 
 inline constexpr Kind kKinds[] = {
-    Kind::ffn_channels, Kind::kv_heads, Kind::experts, Kind::expert_channels, Kind::attention, Kind::ffn};
+    Kind::ffn_channels,
+    Kind::kv_heads,
+    Kind::experts,
+    Kind::expert_channels,
+    Kind::shared_channels,
+    Kind::attention,
+    Kind::ffn};
 
 /// Returns the name in files: "ffn_channels", ...
 const char* name_of(Kind kind);

@@ -70,6 +70,7 @@ std::string key_of(const Library& library, const Place& place) {
   for (const auto& channels : variant.keeps.expert_channels) {
     kept += fmt::format("{},", fmt::join(channels, " "));
   }
+  kept += fmt::format("{}", fmt::join(variant.keeps.shared_channels, " "));
   const uint32_t parts = crc32c(std::as_bytes(std::span(kept)));
   return fmt::format("{}, parts {:08x}, weights {:08x}", describe(library.space(), place), parts, weights);
 }

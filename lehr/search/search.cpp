@@ -44,6 +44,9 @@ std::string text_of(const SearchSpace& space) {
         fmt::join(keeps.kv_heads, " "),
         fmt::join(keeps.ffn_channels, " "),
         fmt::join(keeps.experts, " "));
+    if (!keeps.shared_channels.empty()) {
+      text += fmt::format(", shared {}", fmt::join(keeps.shared_channels, " "));
+    }
     for (const auto& channels : keeps.expert_channels) {
       text += fmt::format(", {}", fmt::join(channels, " "));
     }

@@ -186,7 +186,8 @@ class LayerBuilder {
     }
   }
 
-  // All combinations of a number of experts, their width and the experts per token, but the teacher's.
+  // All combinations of a number of experts, their width, the experts per token and the width of the shared expert, but
+  // the teacher's.
   void add_experts(std::vector<Variant>& variants, const MoESubblock& moe) const {
     if (!config_.sizes) {
       return;
@@ -199,7 +200,10 @@ class LayerBuilder {
     });
     auto per_token =
         sizes_below(config_.experts_per_token, moe.num_experts_per_tok, [] { return std::vector<int64_t>(); });
+    auto shared = sizes_below(
+        config_.shared_expert_widths, moe.shared_expert_intermediate_dim, [] { return std::vector<int64_t>(); });
     counts.insert(counts.begin(), moe.num_local_experts);
+    shared.insert(shared.begin(), moe.shared_expert_intermediate_dim);
     widths.insert(widths.begin(), moe.expert_intermediate_dim);
     per_token.insert(per_token.begin(), moe.num_experts_per_tok);
     for (const int64_t count : counts) {
@@ -211,8 +215,10 @@ class LayerBuilder {
           layer_);
       for (const int64_t width : widths) {
         for (const int64_t chosen : per_token) {
-          if (chosen <= count) {
-            add_mixture(variants, moe, {count, chosen, width});
+          for (const int64_t of_shared : shared) {
+            if (chosen <= count) {
+              add_mixture(variants, moe, {count, chosen, width, of_shared});
+            }
           }
         }
       }
@@ -231,8 +237,12 @@ class LayerBuilder {
       options.expert_width = wanted.expert_intermediate_dim;
       names.push_back(fmt::format("expert_width {}", wanted.expert_intermediate_dim));
     }
+    if (wanted.shared_expert_intermediate_dim < own.shared_expert_intermediate_dim) {
+      options.shared_expert_width = wanted.shared_expert_intermediate_dim;
+      names.push_back(fmt::format("shared_expert_width {}", wanted.shared_expert_intermediate_dim));
+    }
     prune::LayerKeeps keeps;
-    if (options.experts || options.expert_width) {
+    if (options.experts || options.expert_width || options.shared_expert_width) {
       std::vector<BlockConfig> blocks = teacher_;
       std::get<MoESubblock>(blocks[layer_].ffn).num_experts_per_tok = wanted.num_experts_per_tok;
       keeps = prune::choose(options, blocks, &scores_).layers[layer_];
@@ -283,7 +293,7 @@ void require_used_windows(const SpaceConfig& config, const std::vector<BlockConf
 }
 
 void require_used(const SpaceConfig& config, const std::vector<BlockConfig>& teacher) {
-  std::vector<int64_t> heads, widths, experts, expert_widths, per_token;
+  std::vector<int64_t> heads, widths, experts, expert_widths, per_token, shared_widths;
   for (const BlockConfig& block : teacher) {
     if (const auto* attention = std::get_if<AttentionSubblock>(&block.attention)) {
       heads.push_back(attention->num_key_value_heads);
@@ -295,6 +305,9 @@ void require_used(const SpaceConfig& config, const std::vector<BlockConfig>& tea
       experts.push_back(moe->num_local_experts);
       expert_widths.push_back(moe->expert_intermediate_dim);
       per_token.push_back(moe->num_experts_per_tok);
+      if (moe->shared_expert_intermediate_dim > 0) {
+        shared_widths.push_back(moe->shared_expert_intermediate_dim);
+      }
     }
   }
   require_used("kv_heads", config.kv_heads, heads);
@@ -303,6 +316,7 @@ void require_used(const SpaceConfig& config, const std::vector<BlockConfig>& tea
   require_used("experts", config.experts, experts);
   require_used("expert_widths", config.expert_widths, expert_widths);
   require_used("experts_per_token", config.experts_per_token, per_token);
+  require_used("shared_expert_widths", config.shared_expert_widths, shared_widths);
 }
 }  // namespace
 
@@ -335,6 +349,7 @@ prune::Scores equal_scores(const std::vector<BlockConfig>& teacher) {
     if (const auto* moe = std::get_if<MoESubblock>(&teacher[i].ffn)) {
       set(prune::Kind::experts, {moe->num_local_experts});
       set(prune::Kind::expert_channels, {moe->num_local_experts, moe->expert_intermediate_dim});
+      set(prune::Kind::shared_channels, {moe->shared_expert_intermediate_dim});
     }
   }
   return scores;
@@ -351,6 +366,9 @@ std::vector<prune::Kind> needed_scores(const SpaceConfig& config, const std::vec
       kinds.insert(prune::Kind::expert_channels);
       if (config.fewer_experts) {
         kinds.insert(prune::Kind::experts);
+      }
+      if (!config.shared_expert_widths.empty()) {
+        kinds.insert(prune::Kind::shared_channels);
       }
     } else if (std::holds_alternative<FFNSubblock>(block.ffn)) {
       kinds.insert(prune::Kind::ffn_channels);

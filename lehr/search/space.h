@@ -22,7 +22,8 @@ struct SpaceConfig {
   std::vector<int64_t> ffn_widths = {};
   std::vector<int64_t> experts = {};
   std::vector<int64_t> expert_widths = {};
-  std::vector<int64_t> experts_per_token = {};  ///< Empty: only a layer's own.
+  std::vector<int64_t> experts_per_token = {};     ///< Empty: only a layer's own.
+  std::vector<int64_t> shared_expert_widths = {};  ///< Empty: only a layer's own.
   bool attention_linear = true;
   bool ffn_linear = true;
   bool attention_no_op = true;

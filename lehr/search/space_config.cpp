@@ -28,6 +28,11 @@ void SpaceConfig::fields(FieldVisitor& v) {
       experts_per_token,
       "Numbers of experts per token to try, which saves FLOPs and no memory; unset: only a layer's own.",
       positive());
+  v.optional(
+      "shared_expert_widths",
+      shared_expert_widths,
+      "Widths of the shared expert to try, with each number and width of the other experts; unset: only a layer's own.",
+      positive());
   v.optional("attention_linear", attention_linear, "Try one linear layer in place of the attention.");
   v.optional("ffn_linear", ffn_linear, "Try one linear layer in place of a feed-forward block or MoE layer.");
   v.optional("attention_no_op", attention_no_op, "Try layers without attention.");

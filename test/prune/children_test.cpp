@@ -207,6 +207,36 @@ TEST_P(ChildrenWithExperts, WithFewerChannelsEqualParentsWithZeroedDownColumns) 
   EXPECT_GT(largest_difference(child, logits_of(at("parent"))), 1e-6);
 }
 
+class ChildrenWithSharedExperts : public ChildrenWithExperts {};
+INSTANTIATE_TEST_SUITE_P(
+    Families, ChildrenWithSharedExperts, ::testing::Values("glm4_moe", "deepseek_v3", "qwen3_next"));
+
+// With all channels the child is the parent, with fewer ones its materialised slice.
+TEST_P(ChildrenWithSharedExperts, WithFewerChannelsOfTheseEqualParentsWithZeroedDownColumns) {
+  write("parent", GetParam(), {{heads(0), 8, 6, 2, 16}, {heads(1), 32}, {heads(2), 12, 4, 3, 10}});
+  prune_to(at("parent"), at("child"), {.shared_expert_width = 10, .layers = {{2}}, .by = By::first});
+  EXPECT_TRUE(logits_of(at("child")).equal(logits_of(at("parent")))) << "the layer has ten";
+  std::filesystem::remove_all(at("child"));
+  const Pruning pruning = prune_to(at("parent"), at("child"), {.shared_expert_width = 6, .by = By::random, .seed = 5});
+  expect_same_as([&](Weights& weights) {
+    for (const auto& [index, width] : {std::pair{0, 16}, std::pair{2, 10}}) {
+      const auto& kept = pruning.layers[static_cast<size_t>(index)].shared_channels;
+      ASSERT_EQ(kept.size(), 6U);
+      blank_columns(weights.at(layer(index, "mlp.shared_expert.down_proj.weight")), all_but(kept, width));
+    }
+  });
+  EXPECT_TRUE(pruning.layers[1].keeps_all());
+  prune_to(
+      at("parent"),
+      at("scaled"),
+      {.shared_expert_width = 6, .by = By::random, .seed = 5, .scale_pruned_weights = true});
+  const at::Tensor scaled = logits_of(at("child"), [](Weights& weights) {
+    weights.at(layer(0, "mlp.shared_expert.down_proj.weight")).mul_(16.0 / 6);
+    weights.at(layer(2, "mlp.shared_expert.down_proj.weight")).mul_(10.0 / 6);
+  });
+  EXPECT_LT(largest_difference(logits_of(at("scaled")), scaled), 1e-6) << "rounded to float32 in the folder";
+}
+
 class OrdinaryChildren : public ChildrenWithExperts {};
 INSTANTIATE_TEST_SUITE_P(
     Families,

@@ -52,6 +52,22 @@ TEST(Choose, UsesTheScoresOfEachKind) {
   EXPECT_THAT(pruning.layers[1].ffn_channels, IsEmpty());
 }
 
+TEST(Choose, KeepsTheChannelsOfSharedExpertsWithTheHighestScores) {
+  BlockConfig shared = kMixture;
+  std::get<MoESubblock>(shared.ffn).shared_expert_intermediate_dim = 5;
+  const Scores scores = scores_of(Kind::shared_channels, {{}, at::tensor({1., 5., 2., 4., 3.}), {}});
+  const Pruning pruning = choose({.shared_expert_width = 2}, {kDense, shared, kMixture}, &scores);
+  EXPECT_THAT(pruning.layers[1].shared_channels, ElementsAre(1, 3));
+  EXPECT_TRUE(pruning.layers[0].keeps_all() && pruning.layers[2].keeps_all());
+  const auto problem = [&](int64_t width, const std::vector<BlockConfig>& blocks) {
+    return testing::error_of([&] { choose({.shared_expert_width = width, .by = By::first}, blocks); });
+  };
+  EXPECT_THAT(
+      problem(6, {shared}), HasSubstr("layer 0: has 5 channels in the shared expert, so --shared-expert-width"));
+  EXPECT_THAT(
+      problem(2, {kMixture}), HasSubstr("--shared-expert-width: none of the layers to prune has a shared expert"));
+}
+
 TEST(Choose, DropsTheLowestSubblocksOfTheModel) {
   Scores scores = scores_of(Kind::attention, {at::tensor({3.}), at::tensor({1.}), {}, at::tensor({2.})});
   for (int64_t layer = 0; layer < 4; ++layer) {

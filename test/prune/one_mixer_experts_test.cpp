@@ -62,6 +62,18 @@ TEST_F(OneMixerWithExperts, ChildrenWithFewerExpertsAndChannelsEqualParentsWitho
   EXPECT_EQ(config.at("moe_intermediate_size").as_int(), 3);
 }
 
+TEST_F(OneMixerWithExperts, ChildrenWithNarrowerSharedExpertsEqualParentsWithZeroedDownColumns) {
+  const Pruning pruning = prune_to(at("parent"), at("child"), {.shared_expert_width = 40, .by = By::random, .seed = 3});
+  expect_same_as([&](Weights& weights) {
+    const at::Tensor down = weights.at(layer(kLayer, "mlp.shared_expert.down_proj.weight"));
+    down.index_fill_(-1, at::tensor(all_but(pruning.layers[2].shared_channels, down.size(1))), 0);
+  });
+  const Node config = parse_json_file(at("child") / "config.json");
+  EXPECT_EQ(config.find("block_configs"), nullptr) << "transformers reads the child";
+  EXPECT_EQ(config.at("moe_shared_expert_intermediate_size").as_int(), 40);
+  EXPECT_EQ(read_pruning(at("child") / "pruning.json", 4).layers, pruning.layers);
+}
+
 TEST_F(OneMixerWithExperts, ChildrenWithoutTheirExpertsEqualParentsWithZeroedOutputs) {
   prune_to(at("parent"), at("child"), {.drop_ffn_layers = {2}});
   expect_same_as([&](Weights& weights) {
@@ -83,7 +95,7 @@ TEST_F(OneMixerWithExperts, ScoresOfChannelsEqualTheFormula) {
   ModelScorer scorer(*model, all.descriptor("nemotron_h"), 1, {});
   scorer.forward({.input_ids = ids}, at::ones({2, 20}, at::kBool));
   const auto scores = scorer.scores();
-  for (const Kind kind : {Kind::ffn, Kind::experts, Kind::expert_channels}) {
+  for (const Kind kind : {Kind::ffn, Kind::experts, Kind::expert_channels, Kind::shared_channels}) {
     EXPECT_TRUE(scores.contains({2, kind}));
   }
   EXPECT_FALSE(scores.contains({3, Kind::experts}));

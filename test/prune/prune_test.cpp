@@ -323,6 +323,12 @@ TEST_F(PrunedFolders, RefuseInvalidRecords) {
         problem(fmt::format(R"({{"layer": 1, "averaged_kv_heads": {}}})", none), dense),
         HasSubstr(fmt::format("expected 1 or more, found {}", none)));
   }
+  EXPECT_THAT(
+      problem(R"({"layer": 1, "shared_channels": [1]})", mixtures),
+      HasSubstr("layer 1: shared_channels: the layer has no shared expert"));
+  EXPECT_THAT(
+      problem(R"({"layer": 1, "shared_channels": [1]})", dense),
+      HasSubstr("layer 1: experts: the layer has no experts"));
   std::vector<descriptor::BlockConfig> windows = dense;
   std::get<AttentionSubblock>(windows[1].attention).window = 9;
   EXPECT_THAT(problem(R"({"layer": 1, "window": 0})", dense), HasSubstr("window: expected 1 or more tokens, found 0"));

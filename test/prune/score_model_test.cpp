@@ -60,6 +60,15 @@ struct Plain {
     return sum;
   }
 
+  // Of a gated shared expert, the channels are scored before the gate.
+  void score_shared(const at::Tensor& x, const std::string& at, int64_t index, Values& found) {
+    const std::string shared = at + "shared_expert.";
+    const at::Tensor activations =
+        inner(x, weights.at(shared + "gate_proj.weight"), weights.at(shared + "up_proj.weight"));
+    found[{index, Kind::shared_channels}] =
+        mean_of_counted(activations.abs()) * column_norms(weights.at(shared + "down_proj.weight"));
+  }
+
   void score_mixture(const at::Tensor& x, const std::string& at, int64_t index, Values& found) {
     const LayerShape& layer = layers[static_cast<size_t>(index)];
     const at::Tensor chosen = std::get<1>(router_logits(x, weights, at).topk(layer.top_k, -1));  // (B, T, k)
@@ -114,6 +123,9 @@ struct Plain {
         const at::Tensor normed = before_ffn(x, weights, at, model_type);
         if (layer.experts > 0) {
           score_mixture(normed, at + "mlp.", index, found);
+          if (layer.shared > 0) {
+            score_shared(normed, at + "mlp.", index, found);
+          }
         } else {
           const bool gelu = kind_of(model_type).gelu;
           const at::Tensor activations =

@@ -131,6 +131,51 @@ TEST_F(Searches, FindChildrenOfLatentAttentionAndGatedDeltaNet) {
   }
 }
 
+// Layers of Mamba-2, attention, experts and a feed-forward block; the shared expert gets narrower too.
+TEST_F(Searches, FindChildrenOfOneMixerPerLayer) {
+  const auto flavor = families().from_flavor("nemotron_h", "debugmodel_moe");
+  descriptor::ModelOverrides sizes;
+  sizes.hidden_size = 16;
+  sizes.intermediate_size = 32;
+  sizes.num_experts = 6;
+  sizes.num_experts_per_tok = 2;
+  sizes.moe_intermediate_size = 16;
+  sizes.vocab_size = model::test::kVocabulary;
+  flavor->apply(sizes);
+  Node made = flavor->to_hf_config("float32");
+  for (const char* key : {"n_group", "topk_group"}) {
+    made.set(key, Node(int64_t{1}));
+  }
+  made.set("hybrid_override_pattern", Node("M*E-"));
+  made.set("num_hidden_layers", Node(int64_t{4}));
+  made.set("moe_shared_expert_intermediate_size", Node(int64_t{24}));
+  prune::testing::write_model(at("one_mixer"), to_json(made), 7);
+  teacher = "one_mixer";
+  config.local_distillation.steps = 2;
+  config.space.shared_expert_widths = {8};
+  run("search", train::Ranks());
+  const auto found = parse_json_file(at("search/search.json"));
+  const auto parameters = [](const Node& costs) { return costs.at("parameters").as_double(); };
+  EXPECT_LE(parameters(found.at("candidates").at(0).at("costs")), 0.7 * parameters(found.at("teacher_costs")));
+  std::set<std::string> measured;
+  for (const std::string& line : measurements(at("search/scores.jsonl"))) {
+    for (const char* variant :
+         {"layer 0 attention: no-op",
+          "layer 1 attention: kv_heads 2",
+          "layer 1 attention: no-op",
+          "layer 2 ffn: shared_expert_width 8",
+          "layer 2 ffn: expert_width 8",
+          "layer 2 ffn: no-op",
+          "layer 3 ffn: ffn_width 16",
+          "layer 3 ffn: no-op"}) {
+      if (line.find(variant) != std::string::npos) {
+        measured.insert(variant);
+      }
+    }
+  }
+  EXPECT_EQ(measured.size(), 8U) << ::testing::PrintToString(measured);
+}
+
 // Of tensors: weights of the teacher, of one variant and of the library, hidden states, activations and logits. Two of
 // the four cases unless LEHR_ALL_MESHES=1.
 TEST_F(Searches, ScoreInTheMemoryThatDryRunTells) {

@@ -89,6 +89,37 @@ TEST(Space, HasFewerExpertsPerTokenIfTheyAreListed) {
       HasSubstr("space.experts_per_token: 2 is smaller than that of no layer; the layers have 2"));
 }
 
+TEST(Space, HasNarrowerSharedExpertsIfTheyAreListed) {
+  std::vector<BlockConfig> layers = kExperts;
+  std::get<MoESubblock>(layers[0].ffn).shared_expert_intermediate_dim = 24;
+  SpaceConfig config;
+  config.experts = {4};
+  config.expert_widths = {16};
+  config.shared_expert_widths = {8, 24};
+  config.ffn_linear = config.ffn_no_op = false;
+  EXPECT_THAT(
+      error_of([&] { space_of(config, layers); }),
+      HasSubstr("space.shared_expert_widths: 24 is smaller than that of no layer; the layers have 24"));
+  config.shared_expert_widths = {8};
+  const SearchSpace space = space_of(config, layers);
+  EXPECT_THAT(
+      names(space[0].ffn),
+      ElementsAre(
+          "teacher",
+          "shared_expert_width 8",
+          "expert_width 16",
+          "expert_width 16, shared_expert_width 8",
+          "experts 4",
+          "experts 4, shared_expert_width 8",
+          "experts 4, expert_width 16",
+          "experts 4, expert_width 16, shared_expert_width 8"));
+  EXPECT_EQ(std::get<MoESubblock>(space[0].ffn.back().block.ffn), (MoESubblock{4, 2, 16, 8}));
+  EXPECT_THAT(space[0].ffn[1].keeps.shared_channels, ElementsAre(16, 17, 18, 19, 20, 21, 22, 23));
+  EXPECT_THAT(
+      error_of([&] { space_of(config, kExperts); }),
+      HasSubstr("space.shared_expert_widths: 8 is smaller than that of no layer; the layers have none"));
+}
+
 TEST(Space, HasWindowsWithAllKVHeadsAndWithFewerIfTheyAreListed) {
   SpaceConfig config;
   config.kv_heads = {1};

@@ -34,6 +34,7 @@ inline prune::Scores ascending_scores(const std::vector<descriptor::BlockConfig>
       set(prune::Kind::expert_channels,
           at::arange(moe->num_local_experts * moe->expert_intermediate_dim, at::kDouble)
               .view({moe->num_local_experts, moe->expert_intermediate_dim}));
+      set(prune::Kind::shared_channels, at::arange(moe->shared_expert_intermediate_dim, at::kDouble));
     }
   }
   return scores;
