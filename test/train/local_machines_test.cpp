@@ -312,7 +312,7 @@ TEST(LocalCheckpointsOnMachines, AFolderThatOthersCanWriteIsNeitherReadNorWritte
 TEST(LocalCheckpointsOnMachines, ARunThatGoesBackDropsThoseOfAllMachines) {
   const RunOnMachines run;
   run.train(kTwo, {0, 1}, 9);
-  const RunOnMachines back({{"checkpoint.load_step", "5"}});
+  const RunOnMachines back(Overrides{{"checkpoint.load_step", "5"}});
   TrainConfig config = back.config();
   config.job.dump_folder = run.config().job.dump_folder;
   mesh::run_ranks(2, [&](mesh::Transport& transport) {
