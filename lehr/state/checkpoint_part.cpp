@@ -41,23 +41,19 @@ std::string tensor_name(size_t set, size_t part) {
 }
 
 std::string describe_contents(const CheckpointContents& contents, bool is_main) {
-  std::vector<std::string> texts;
-  for (const auto& [name, text] : contents.texts) {
-    texts.insert(texts.end(), {name, text});
-  }
   const std::vector<std::string> checked(contents.checked_texts.begin(), contents.checked_texts.end());
-  std::vector<std::string> fields{std::to_string(contents.step), pack_texts(texts), pack_texts(checked)};
+  std::vector<std::string> fields{std::to_string(contents.step), pack_pairs(contents.texts), pack_texts(checked)};
   for (const WeightSet& set : contents.weights) {
-    std::vector<std::string> parts;
+    std::vector<std::pair<std::string, std::string>> parts;
     for (const TensorPart& part : set.parts) {
-      parts.insert(parts.end(), {part.name, pack_box(part.box)});
+      parts.emplace_back(part.name, pack_box(part.box));
     }
     fields.insert(
         fields.end(),
         {set.stem,
          std::to_string(set.max_shard_bytes),
          is_main ? pack_infos(set.all) : std::string(),
-         pack_texts(parts)});
+         pack_pairs(parts)});
   }
   return pack_texts(fields);
 }
@@ -65,10 +61,7 @@ std::string describe_contents(const CheckpointContents& contents, bool is_main) 
 CheckpointContents contents_of(const std::string& description, const SafetensorsFile& file) {
   const auto fields = unpack_texts(description);
   CheckpointContents contents{.step = std::stoll(fields.at(0)), .weights = {}};
-  const auto texts = unpack_texts(fields.at(1));
-  for (size_t i = 0; i < texts.size(); i += 2) {
-    contents.texts.emplace_back(texts.at(i), texts.at(i + 1));
-  }
+  contents.texts = unpack_pairs(fields.at(1));
   for (const std::string& name : unpack_texts(fields.at(2))) {
     contents.checked_texts.insert(name);
   }
@@ -79,10 +72,9 @@ CheckpointContents contents_of(const std::string& description, const Safetensors
         .max_shard_bytes = std::stoll(fields.at(field + 1)),
         .all = unpack_infos(fields.at(field + 2)),
         .parts = {}};
-    const auto parts = unpack_texts(fields.at(field + 3));
-    for (size_t i = 0; i < parts.size(); i += 2) {
-      const std::string name = tensor_name(contents.weights.size(), i / 2);
-      set.parts.push_back({.name = parts.at(i), .box = unpack_box(parts.at(i + 1)), .tensor = file.tensor(name)});
+    for (const auto& [name, box] : unpack_pairs(fields.at(field + 3))) {
+      const std::string tensor = tensor_name(contents.weights.size(), set.parts.size());
+      set.parts.push_back({.name = name, .box = unpack_box(box), .tensor = file.tensor(tensor)});
     }
     contents.weights.push_back(std::move(set));
   }
@@ -145,6 +137,23 @@ CheckpointContents read_part(const fs::path& folder) {
   } catch (const std::logic_error& problem) {  // of std::stoll and at()
     fail("{}: its description is damaged: {}", file.path().string(), problem.what());
   }
+}
+
+std::string pack_pairs(const std::vector<std::pair<std::string, std::string>>& pairs) {
+  std::vector<std::string> texts;
+  for (const auto& [first, second] : pairs) {
+    texts.insert(texts.end(), {first, second});
+  }
+  return pack_texts(texts);
+}
+
+std::vector<std::pair<std::string, std::string>> unpack_pairs(const std::string& packed) {
+  const auto texts = unpack_texts(packed);
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (size_t i = 0; i < texts.size(); i += 2) {
+    pairs.emplace_back(texts.at(i), texts.at(i + 1));
+  }
+  return pairs;
 }
 
 std::string pack_infos(const std::vector<TensorInfo>& infos) {

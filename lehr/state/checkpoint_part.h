@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lehr/state/checkpoint_contents.h"
@@ -38,6 +39,10 @@ CheckpointContents read_part(const std::filesystem::path& folder);
 
 /// Writes the integrity.json of a part's folder.
 void write_part_integrity(const std::filesystem::path& folder, int64_t num_bytes, uint32_t crc32c);
+
+/// Packs pairs of texts into a text, and back.
+std::string pack_pairs(const std::vector<std::pair<std::string, std::string>>& pairs);
+std::vector<std::pair<std::string, std::string>> unpack_pairs(const std::string& packed);
 
 /// Packs names, dtypes and shapes into a text, and back.
 std::string pack_infos(const std::vector<TensorInfo>& infos);

@@ -66,23 +66,6 @@ std::vector<state::WeightSet> unpack_sets(const std::string& packed) {
   }
   return sets;
 }
-
-std::string pack_pairs(const std::vector<std::pair<std::string, std::string>>& pairs) {
-  std::vector<std::string> texts;
-  for (const auto& [first, second] : pairs) {
-    texts.insert(texts.end(), {first, second});
-  }
-  return state::pack_texts(texts);
-}
-
-std::vector<std::pair<std::string, std::string>> unpack_pairs(const std::string& packed) {
-  const auto texts = state::unpack_texts(packed);
-  std::vector<std::pair<std::string, std::string>> pairs;
-  for (size_t i = 0; i < texts.size(); i += 2) {
-    pairs.emplace_back(texts.at(i), texts.at(i + 1));
-  }
-  return pairs;
-}
 }  // namespace
 
 FoundParts::FoundParts(fs::path folder, std::shared_ptr<state::Coordinator> coordinator)
@@ -178,9 +161,9 @@ std::optional<std::string> FoundParts::drop_damaged(bool contents) {
       }
     }
     again = false;
-    const auto texts = coordinator_->exchange("local damage", pack_pairs(bad));
+    const auto texts = coordinator_->exchange("local damage", state::pack_pairs(bad));
     for (size_t rank = 0; rank < texts.size(); ++rank) {
-      for (const auto& [part, problem] : unpack_pairs(texts[rank])) {
+      for (const auto& [part, problem] : state::unpack_pairs(texts[rank])) {
         auto& ranks = seen_by_.at(static_cast<size_t>(std::stoll(part)));
         std::erase(ranks, static_cast<int64_t>(rank));
         if (ranks.empty()) {
@@ -249,13 +232,14 @@ void FoundParts::write_parts(state::CheckpointStore& store) const {
   state::CheckpointContents all{.step = newest_.value_or(-1), .weights = {}};
   if (const auto main = parts.find(0); main != parts.end()) {
     const std::vector<std::string> checked(main->second.checked_texts.begin(), main->second.checked_texts.end());
-    shared = state::pack_texts({pack_sets(main->second), pack_pairs(main->second.texts), state::pack_texts(checked)});
+    shared =
+        state::pack_texts({pack_sets(main->second), state::pack_pairs(main->second.texts), state::pack_texts(checked)});
   }
   // The texts go to the main rank only, which writes them.
   all.weights = unpack_sets(coordinator_->decide("local describe", shared, [&](const auto& texts) {
     const auto fields = state::unpack_texts(
         *std::find_if(texts.begin(), texts.end(), [](const std::string& text) { return !text.empty(); }));
-    all.texts = unpack_pairs(fields.at(1));
+    all.texts = state::unpack_pairs(fields.at(1));
     for (const std::string& name : state::unpack_texts(fields.at(2))) {
       all.checked_texts.insert(name);
     }
