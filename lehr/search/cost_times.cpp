@@ -257,6 +257,47 @@ void set(Cost& cost, const PartSeconds& seconds) {
   cost.prefill_seconds = seconds.prefill;
   cost.decode_seconds = seconds.decode;
 }
+
+// What takes one time wherever it stands: the shape of a layer, its window, and whether it has gated DeltaNet.
+using Shape = std::tuple<std::string, int64_t, bool>;
+
+// A shape that is measured once, for all costs that it has a part in.
+struct TimedShape {
+  int64_t layer = 0;  // the first with it
+  descriptor::BlockConfig block;
+  std::vector<Cost*> costs;
+};
+
+// Returns the shapes of all variants, in the order of their first layers.
+std::vector<TimedShape> shapes_of(CostTable& table, const Library& library) {
+  const DecoderPieces& pieces = library.pieces();
+  const descriptor::DecoderForm form = form_of(pieces);
+  std::vector<TimedShape> shapes;
+  std::map<Shape, size_t> places;
+  const auto add = [&](int64_t layer, const descriptor::BlockConfig& block, Cost& cost) {
+    const auto* attention = std::get_if<descriptor::AttentionSubblock>(&block.attention);
+    const int64_t window = attention != nullptr ? form.window(static_cast<size_t>(layer), *attention) : 0;
+    const Shape shape(descriptor::describe(block), window, has_delta_net(pieces, layer, block));
+    const auto [place, is_new] = places.try_emplace(shape, shapes.size());
+    if (is_new) {
+      shapes.push_back({.layer = layer, .block = block, .costs = {}});
+    }
+    shapes[place->second].costs.push_back(&cost);
+  };
+  for (size_t layer = 0; layer < library.space().size(); ++layer) {
+    const LayerSpace& variants = library.space()[layer];
+    const auto number = static_cast<int64_t>(layer);
+    for (size_t i = 0; i < variants.attention.size(); ++i) {
+      add(number,
+          {.attention = variants.attention[i].block.attention, .ffn = descriptor::NoOpSubblock{}},
+          table.attention[layer][i]);
+    }
+    for (size_t i = 0; i < variants.ffn.size(); ++i) {
+      add(number, {.attention = descriptor::NoOpSubblock{}, .ffn = variants.ffn[i].block.ffn}, table.ffn[layer][i]);
+    }
+  }
+  return shapes;
+}
 }  // namespace
 
 void measure_times(
@@ -266,34 +307,18 @@ void measure_times(
     int64_t rounds,
     const std::function<void(int64_t done, int64_t all)>& progress) {
   const at::NoGradGuard no_grad;
-  const DecoderPieces& pieces = library.pieces();
-  const TimedInputs inputs(pieces, work);
+  const TimedInputs inputs(library.pieces(), work);
   set(table.fixed, seconds_of_fixed(library, inputs, rounds));
-  const descriptor::DecoderForm form = form_of(pieces);
-  using Shape = std::tuple<std::string, int64_t, bool>;
-  std::map<Shape, PartSeconds> known;  // by the shape of the layer, its window, and whether it has gated DeltaNet
-  const auto measure = [&](int64_t layer, const descriptor::BlockConfig& block) {
-    const auto* attention = std::get_if<descriptor::AttentionSubblock>(&block.attention);
-    const int64_t window = attention != nullptr ? form.window(static_cast<size_t>(layer), *attention) : 0;
-    const Shape shape(descriptor::describe(block), window, has_delta_net(pieces, layer, block));
-    if (!known.contains(shape)) {
-      known[shape] = seconds_of_layer(pieces, layer, block, inputs, rounds);
+  const std::vector<TimedShape> shapes = shapes_of(table, library);
+  const auto all = static_cast<int64_t>(shapes.size());
+  int64_t done = 0;
+  progress(done, all);
+  for (const TimedShape& shape : shapes) {
+    const PartSeconds seconds = seconds_of_layer(library.pieces(), shape.layer, shape.block, inputs, rounds);
+    for (Cost* cost : shape.costs) {
+      set(*cost, seconds);
     }
-    return known.at(shape);
-  };
-  const auto all = static_cast<int64_t>(library.space().size());
-  for (int64_t layer = 0; layer < all; ++layer) {
-    const auto index = static_cast<size_t>(layer);
-    const LayerSpace& variants = library.space()[index];
-    for (size_t i = 0; i < variants.attention.size(); ++i) {
-      set(table.attention[index][i],
-          measure(layer, {.attention = variants.attention[i].block.attention, .ffn = descriptor::NoOpSubblock{}}));
-    }
-    for (size_t i = 0; i < variants.ffn.size(); ++i) {
-      set(table.ffn[index][i],
-          measure(layer, {.attention = descriptor::NoOpSubblock{}, .ffn = variants.ffn[i].block.ffn}));
-    }
-    progress(layer + 1, all);
+    progress(++done, all);
   }
 }
 

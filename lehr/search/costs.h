@@ -63,7 +63,7 @@ CostTable count_costs(const DecoderPieces& pieces, const SearchSpace& space, con
 
 /// Adds measured times. A sub-block's time is the slope between N and 2 N layers that have no other sub-block, and so
 /// leaves out the fixed cost of a call; of `rounds` measurements of each, the shortest counts, since noise only adds.
-/// Sub-blocks of one shape in layers with one window are measured once.
+/// Sub-blocks of one shape in layers with one window are measured once; `progress` is told of each shape.
 void measure_times(
     CostTable& table,
     const Library& library,

@@ -124,7 +124,7 @@ void Search::measure_costs() {
     set_seconds(known.at("ffn"), costs_->ffn);
   } else {
     measure_times(*costs_, *library_, workload(), config_.workload.rounds, [&](int64_t done, int64_t all) {
-      show("stats, layers", done, all);
+      show("stats, shapes", done, all);
     });
     Node known = Node::make_table();
     known.set("fixed", to_node(costs_->fixed));
