@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT / "site"))
 from github_markdown import FENCE
 
 # Programs of others, of which nothing is checked but what follows.
-OTHERS = {"gdb", "git", "pip", "tar", "python3", "setarch", "ctest"}
+OTHERS = {"gdb", "git", "pip", "tar", "python3", "setarch", "ctest", "torchrun"}
 # Blocks in C++ or CMake that name no file, by page and first line.
 NOT_COMPILED = {
     ("docs/adding_a_command.md", "struct Options {"): "fields of an imagined command; docs/adding_a_command.md names a real one",
