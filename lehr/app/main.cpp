@@ -55,7 +55,7 @@ const std::vector<Command>& commands() {
        "convert text to token ids and back",
        [](const std::vector<std::string>& args, const train::TrainSpecs&) { return tokenize(args); }},
       {"metrics",
-       "show the loss and other metrics of runs, also while they run",
+       "show the loss and other metrics of runs, even while they run",
        [](const std::vector<std::string>& args, const train::TrainSpecs&) { return metrics(args); }},
       {"launch", "run a command as several ranks on this machine", launch},
   };

@@ -144,7 +144,7 @@ void require_keys(const WatchedRuns& runs, const MetricsLayout& layout, bool fol
     const auto nearest = suggest(key, {known.begin(), known.end()});
     require(
         known.contains(key) || may_follow,
-        "lehr metrics: --keys: '{}' is no metric of {}{}; found {}",
+        "lehr metrics: --keys: '{}' is not a metric of {}{}; found {}",
         key,
         runs.size() == 1 ? runs.front()->name() : "these runs",
         nearest ? fmt::format(", did you mean '{}'?", *nearest) : "",
@@ -244,7 +244,7 @@ int metrics(const std::vector<std::string>& args) {
         ("lehr metrics RUN... [--follow]\n\n"
          "Shows the metrics of a run, the folder job.dump_folder, whether it is running or not: progress, a plot of the\n"
          "loss, and the last steps. Several runs are drawn in one plot. The folder is only read. With --follow, new\n"
-         "steps are shown as they are logged; where standard output is no terminal, each is a line.\n\n" +
+         "steps are shown as they are logged; where standard output is not a terminal, each is a line.\n\n" +
          arguments_help(ConfigObject::of(options)))
             .c_str(),
         stdout);

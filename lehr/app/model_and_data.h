@@ -24,7 +24,7 @@ struct ModelAndData {
 /// Returns the newest complete checkpoint of the config's run. Throws a usage error if there is none.
 std::filesystem::path newest_checkpoint(const train::TrainConfig& config);
 
-/// Returns `given`, or the newest checkpoint of the config's run: the same on all ranks, also while that run saves.
+/// Returns `given`, or the newest checkpoint of the config's run: the same on all ranks, even while that run saves.
 std::filesystem::path folder_of_model(
     const train::TrainConfig& config, const std::optional<std::string>& given, const train::Ranks& ranks);
 

@@ -158,7 +158,7 @@ void make_output(const std::string& folder) {
   std::filesystem::create_directories(folder, error);
   require(
       !error && ::access(folder.c_str(), W_OK) == 0,
-      "lehr plan --output: {} is no folder that can be written to: {}",
+      "lehr plan --output: {} is not a writable folder: {}",
       folder,
       error ? error.message() : std::strerror(errno));
 }

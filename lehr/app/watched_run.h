@@ -61,7 +61,7 @@ class WatchedRun {
   const std::map<std::string, metric::ThinnedSeries>& series() const { return series_; }
   /// All metrics that were logged.
   const std::set<std::string>& known_keys() const { return known_keys_; }
-  /// Number of lines of metrics.jsonl that are no metrics.
+  /// Number of lines of metrics.jsonl that hold no metrics.
   int64_t unreadable() const { return reader_.unreadable(); }
 
  private:

@@ -175,7 +175,7 @@ class ArrowBatches : public Batches {
           std::to_string(batch_));
     }
     if (batch == nullptr && !batches_ && check(file_->Tell(), "") != size_) {
-      throw Problem("is damaged: it goes on after the end of its stream");
+      throw Problem("is damaged: it continues after the end of its stream");
     }
     return batch;
   }

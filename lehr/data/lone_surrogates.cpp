@@ -43,12 +43,13 @@ bool LoneSurrogates::replace(std::string& json, const std::string& file, int64_t
 }
 
 std::string LoneSurrogates::report() const {
-  return texts_ == 0 ? ""
-                     : fmt::format(
-                           "{}: {} with half of a surrogate pair (such as \"\\ud83d\"), which is no character: read as "
-                           "U+FFFD",
-                           first_,
-                           texts_ == 1 ? "a text" : fmt::format("the first of {} texts", texts_));
+  return texts_ == 0
+             ? ""
+             : fmt::format(
+                   "{}: {} with half of a surrogate pair (such as \"\\ud83d\"), which is not a character: read as "
+                   "U+FFFD",
+                   first_,
+                   texts_ == 1 ? "a text" : fmt::format("the first of {} texts", texts_));
 }
 
 }  // namespace lehr::data

@@ -69,7 +69,7 @@ int64_t checked_microbatch(const BatchPlan& plan, std::optional<int64_t> given) 
   require(
       microbatch > 0 && plan.num_rows > 0 && plan.num_rows % microbatch == 0 &&
           plan.global_batch_size % plan.num_rows == 0 && plan.first_row % plan.num_rows == 0,
-      "batch plan: examples [{}, {}) of a global batch of {} are no share of micro-batches of {}",
+      "batch plan: examples [{}, {}) of a global batch of {} are not a share of micro-batches of {}",
       plan.first_row,
       plan.first_row + plan.num_rows,
       plan.global_batch_size,

@@ -1,4 +1,5 @@
-// Pairs of texts that belong together, maybe with a hard negative, as padded batches: the data of an embedding task.
+// Pairs of texts that belong together, optionally with a hard negative, as padded batches: the data of an embedding
+// task.
 #pragma once
 
 #include <cstdint>

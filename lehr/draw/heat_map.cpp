@@ -17,7 +17,7 @@ struct Color {
   double red, green, blue;
 };
 
-// Viridis at equal distances: perceptually uniform, also with colour-vision deficiency, on light and dark pages.
+// Viridis at equal distances: perceptually uniform, even with colour-vision deficiency, on light and dark pages.
 constexpr std::array<Color, 9> kViridis = {
     {{68, 1, 84},
      {71, 44, 122},

@@ -39,7 +39,7 @@ class Transfers {
   const Channel& channel_of(const Transfer& transfer) const { return *channels_[transfer.channel].channel; }
   const std::vector<Transfer>& all() const { return all_; }
 
-  /// Returns the time of the next end of a latency or a transfer if the ranks go on as `computing` says.
+  /// Returns the time of the next end of a latency or a transfer if the ranks continue as `computing` says.
   double next(double now, const std::vector<char>& computing) const;
   /// Moves the bytes from `now` to `until`, which is not after next(). Returns the transfers that have ended.
   std::vector<size_t> move(double now, double until, const std::vector<char>& computing);

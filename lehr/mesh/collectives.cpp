@@ -156,7 +156,7 @@ at::Tensor collective(
       input.dim());
   require(
       (kind != Kind::reduce_scatter && kind != Kind::take_shard) || input.size(dim) % group.size() == 0,
-      "{} on axis {}: dimension {} has {} elements, which is no multiple of the {} ranks",
+      "{} on axis {}: dimension {} has {} elements, which is not a multiple of the {} ranks",
       name,
       group.name(),
       dim,

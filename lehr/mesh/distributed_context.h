@@ -82,7 +82,7 @@ class DistributedContext {
   };
   /// Connects ranks that will send to each other, in the order of `routes`, if the transport would otherwise connect
   /// them at their first message: two ranks whose first messages are in different orders would deadlock. All members
-  /// call it with the same routes, before the first message on any of them, also if the same ranks send as a group of
+  /// call it with the same routes, before the first message on any of them, even if the same ranks send as a group of
   /// another name.
   void connect_messages(const Group& group, const std::vector<Route>& routes);
 

@@ -1,5 +1,5 @@
 // Reports of ranks about their state, through the store that they share. Each rank's watchdog writes them on a thread
-// of its own, also while the rank computes or hangs.
+// of its own, even while the rank computes or hangs.
 #pragma once
 
 #include <chrono>

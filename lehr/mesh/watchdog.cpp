@@ -132,7 +132,7 @@ void Watchdog::end_wait() {
 }
 
 // PyTorch's packages wait until a time of day, since they are built for systems without another way. A wait that begins
-// before somebody sets the clock back by an hour would last an hour longer, also for a slice of 250 ms.
+// before somebody sets the clock back by an hour would last an hour longer, even for a slice of 250 ms.
 void Watchdog::look_at_clock() {
   constexpr std::chrono::seconds kAdjustment{1};  // smaller ones do no harm
   std::unique_lock lock(mutex_);

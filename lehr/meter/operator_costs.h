@@ -25,7 +25,7 @@ struct ProductSize {
   auto operator<=>(const ProductSize&) const = default;
 };
 
-/// Returns the size of a matmul; nullopt if the operator is none, or if it calls other matmul operators.
+/// Returns the size of a matmul; nullopt for other operators, and for one that calls other matmul operators.
 std::optional<ProductSize> product_size(std::string_view name, const OperatorInputs& inputs);
 
 /// Returns the FLOPs of scores and weighted values; backward counts twice the forward. nullopt if the operator is not

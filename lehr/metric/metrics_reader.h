@@ -1,4 +1,4 @@
-// Reading of metrics.jsonl, also while a run appends to it.
+// Reads metrics.jsonl, even while a run appends to it.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ class MetricsReader {
   /// again. Returns false if there is no file. Throws a usage error that names the file if it cannot be read.
   bool read(const std::function<void(const MetricsLine&)>& take, const std::function<void()>& restart);
 
-  /// Number of whole lines of this file that are no metrics.
+  /// Number of whole lines of this file that hold no metrics.
   int64_t unreadable() const { return unreadable_; }
 
  private:

@@ -72,7 +72,7 @@ struct SequenceParts {
   std::function<at::Tensor(const at::Tensor& partial)> sum = {};  ///< The sum over ranks, the same on all of them.
 };
 
-/// nn::HiddenStatesAggregator, also over ranks that have parts of the sequence: sums are all-reduced once per stage.
+/// nn::HiddenStatesAggregator for sequences that ranks may share: sums are all-reduced once per stage.
 class Snapshots {
  public:
   /// `inputs` and `parts` must outlive the object.

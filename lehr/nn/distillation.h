@@ -25,7 +25,7 @@ struct Distilled {
   at::Tensor kl;               ///< KL(teacher || model), without gradients.
   at::Tensor agrees;           ///< 1 where the most likely token is the teacher's.
   at::Tensor cosine_distance;  ///< The mean over layers of 1 - cos(model's, teacher's hidden states). On a stage
-                               ///< before the last: the layers' part so far, also where there is no label.
+                               ///< before the last: the layers' part so far, even where there is no label.
 };
 
 /// The mean distance of a model's hidden states from a teacher's, over the layers.

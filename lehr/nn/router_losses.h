@@ -32,7 +32,7 @@ class RouterLosses {
  public:
   /// Returns the sum of a tensor over the ranks that hold parts of the same forward's tokens.
   using SumOverRanks = std::function<at::Tensor(const at::Tensor&)>;
-  /// From now on, also after `begin`, sums are over ranks. Values and gradients then communicate, once per forward,
+  /// From now on, even after `begin`, sums are over ranks. Values and gradients then communicate, once per forward,
   /// when the first of them is requested: all ranks must request one.
   void set_sum_over_ranks(SumOverRanks sum) { sum_over_ranks_ = std::move(sum); }
   bool sums_over_ranks() const { return static_cast<bool>(sum_over_ranks_); }
@@ -75,7 +75,7 @@ class RouterLosses {
     at::Tensor z;              // sum of squared logsumexp
     at::Tensor rows;           // scalar
   };
-  // The sums, also over ranks.
+  // The sums, over the ranks that share a forward's tokens.
   const Totals& totals() const;
   at::Tensor rows() const;
   static at::Tensor pack(const Totals& sums);

@@ -66,9 +66,9 @@ at::Tensor recomputable_in_parts(const at::Tensor& output, const Start& start) {
 }
 
 /// Selective activation checkpointing of matmuls: while an object that is on exists, outputs of this thread's matmuls
-/// (linear and grouped_linear, also in float8, and rotary embeddings of those) are recomputable too. That saves memory,
-/// for up to 2/9 more FLOPs per layer: the projections to queries, keys, values, gate and up, also those of experts,
-/// run twice per step. Output projections do not, since no backward reads their results.
+/// (linear and grouped_linear, in float8 too, and rotary embeddings of those) are recomputable too. That saves memory,
+/// for up to 2/9 more FLOPs per layer: the projections to queries, keys, values, gate and up, including those of
+/// experts, run twice per step. Output projections do not, since no backward reads their results.
 class RecomputeMatmuls {
  public:
   explicit RecomputeMatmuls(bool on);

@@ -42,8 +42,8 @@ class WorkRecorder {
   virtual void warm_up(const std::function<void()>& work) = 0;
   /// Records the device work that `work` enqueues, which need not be executed yet: replay() executes it. Throws what
   /// `work` throws; on a GPU that includes an error of CUDA for work that cannot be recorded, such as reading a value
-  /// of a tensor. Other threads may enqueue work outside of the recording meanwhile, but not with random numbers of
-  /// LibTorch's generator.
+  /// of a tensor. During that time other threads may enqueue work outside of the recording, but not with random numbers
+  /// of LibTorch's generator.
   virtual std::unique_ptr<RecordedWork> record(const Work& work) = 0;
 };
 using Recorder = std::shared_ptr<WorkRecorder>;

@@ -27,16 +27,17 @@ namespace lehr::ops {
 /// In forward, operators with weight matrices (`linear`, `grouped_linear`) save a reference to the current object. In
 /// `backward_input` they compute only the gradient of their input, and add the matmul of wgrad to this object. Every
 /// other gradient (norms, biases, tables, and weights that were cast, sliced or multiplied before the operator) is
-/// computed and accumulated at once. `backward_weight` runs the matmuls, sums those of one weight, and passes each sum
-/// to autograd at the weight, so that accumulation, hooks and nodes before the weight work as usual. The graph is not
-/// traversed a second time: a weight may be used many times, be shared, be frozen, or not depend on the stage's inputs.
+/// computed and accumulated immediately. `backward_weight` runs the matmuls, sums those of one weight, and passes each
+/// sum to autograd at the weight, so that accumulation, hooks and nodes before the weight work as usual. The graph is
+/// not traversed a second time: a weight may be used many times, be shared, be frozen, or not depend on the stage's
+/// inputs.
 ///
 /// A tensor hook on a weight runs in both passes, first with an undefined gradient, as for any weight that a backward
 /// pass does not reach.
 ///
 /// If neither pass ran, an ordinary backward of the same graph is possible; it defers nothing. After the object is
-/// destroyed, operators that refer to it compute everything at once. Gradients are not lost silently: if an object with
-/// deferred gradients is destroyed (except by an exception), the next use on that thread throws.
+/// destroyed, operators that refer to it compute everything immediately. Gradients are not lost silently: if an object
+/// with deferred gradients is destroyed (except by an exception), the next use on that thread throws.
 ///
 /// All calls must come from one thread, but `backward_input` may run operators on autograd's threads. Must be owned by
 /// a shared_ptr.
@@ -84,7 +85,7 @@ class WeightGradients {
   /// in both passes.
   bool may_defer(const at::Tensor& weight) const;
   /// Permits to defer weights that are outputs of `node`. In dgrad the node runs with the gradients that are not
-  /// deferred, in wgrad with the others, perhaps several times; not at all if there are none.
+  /// deferred, in wgrad with the others, possibly several times; not at all if there are none.
   void allow(const std::shared_ptr<torch::autograd::Node>& node);
   /// Defers `product`, the matmul of the gradient of `weight`.
   void add(const at::Tensor& weight, Product product);

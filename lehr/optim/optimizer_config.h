@@ -41,7 +41,7 @@ enum class MuonScale {
 };
 
 /// The section `[optimizer]`. A key that the optimizer does not use must not be set. Weight decay applies to every
-/// parameter, also to norms and embeddings, unless a group overrides it.
+/// parameter, including norms and embeddings, unless a group overrides it.
 struct OptimizerConfig {
   OptimizerKind name = OptimizerKind::adamw;
   double lr = 8e-4;

@@ -62,7 +62,7 @@ void PeerDesign::fields(FieldVisitor& v) {
   v.optional(
       "gathers_once",
       gathers_once,
-      "Parameters are all-gathered once per step instead of for each micro-batch, also without a pipeline (ZeRO-1).");
+      "Parameters are all-gathered once per step instead of for each micro-batch, even without a pipeline (ZeRO-1).");
   v.optional(
       "accumulates_in_matmul",
       accumulates_in_matmul,

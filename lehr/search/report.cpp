@@ -255,7 +255,7 @@ std::string markdown(const Search& search) {
   text +=
       "\n\"Predicted\" is the sum of the scores of the chosen variants, each measured alone in the model of the round "
       "before (at first the teacher). The measured value differs, because replacements affect each other.\n\n![What a "
-      "budget costs](pareto.svg)\n\n[The same picture to point at](pareto.html): the layers of each candidate.\n";
+      "budget costs](pareto.svg)\n\n[The same picture with tooltips](pareto.html): the layers of each candidate.\n";
   text += times(search, best.cost) + solver_words(search);
   for (const ShadowPrice& price : results.prices) {
     text += "\n- " + sentence(price, search.config().budget.limits());

@@ -9,7 +9,7 @@
 namespace lehr::shard {
 
 /// Returns a dispatcher that computes the experts of each rank in `parts`, which must divide their number. Tokens are
-/// sorted by (part, rank, expert). All parts are sent at once. While the device computes one part, the next ones
+/// sorted by (part, rank, expert). All parts are sent together. While the device computes one part, the next ones
 /// arrive, and the results of those before it are sent back. Backward does the same with the gradients; with several
 /// parts the weights' gradients are computed last, while those of the last part's rows are sent back
 /// (ops/grouped_linear/grouped_weight.h). With any number of parts every sum has the same order. Under an operator

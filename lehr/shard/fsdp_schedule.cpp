@@ -131,7 +131,7 @@ at::Tensor FsdpSchedule::call(
   }
   const at::Tensor joined = join_graph(unit, pass, input);
   at::Tensor output = forward(joined);
-  // The End node is needed wherever backward will pass, also if the output depends on no parameter of this rank (an
+  // The End node is needed wherever backward will pass, even if the output depends on no parameter of this rank (an
   // expert without tokens): otherwise this rank would skip the unit's all-gather and reduce-scatter.
   const bool comes_back = at::GradMode::is_enabled() && (output.requires_grad() || pass->begin.defined());
   if (comes_back) {
@@ -328,7 +328,7 @@ void FsdpSchedule::finish_backward() {
     return;
   }
   reduce_leftovers();
-  // The reduce-scatter defines gradients also on ranks that did not use a parameter, so had_gradient_ decides for the
+  // The reduce-scatter defines gradients even on ranks that did not use a parameter, so had_gradient_ decides for the
   // parameters of units.
   std::unordered_set<const nn::Parameter*> ours;
   for (const Unit& unit : units_) {

@@ -59,7 +59,7 @@ struct UnitModules {
 ///
 /// Afterwards the gradients of all shards are final: the sums over all ranks and micro-batches.
 ///
-/// In a pipeline several micro-batches are in flight at once, perhaps with dgrad and wgrad run apart
+/// In a pipeline several micro-batches are in flight at once, possibly with dgrad and wgrad run apart
 /// (ops/weight_gradients.h). All of them run between one begin_step() and one finish_backward(): call
 /// set_last_microbatch(false) before the first one, and set_last_microbatch(true) after the last forward pass.
 class FullySharded {

@@ -35,7 +35,7 @@ nn::LowRankAdapter* low_rank_adapter(const nn::LinearImpl& linear) {
   auto* low_rank = dynamic_cast<nn::LowRankAdapter*>(linear.adapter().get());
   require(
       low_rank != nullptr || !linear.adapter(),
-      "parallelism.tensor_parallel_degree: a projection has an adapter that is no nn::LowRankAdapter, so its sharding "
+      "parallelism.tensor_parallel_degree: a projection has an adapter that is not an nn::LowRankAdapter, so its sharding "
       "is not known; expected 1");
   return low_rank;
 }

@@ -282,7 +282,7 @@ MeshWholeTensors::Prepared& MeshWholeTensors::prepare(
   auto made = std::make_unique<Prepared>(Prepared{.names = names, .dims = work.dims});
   for (const std::string& name : names) {
     const auto found = parameters_.find(name);
-    require(found != parameters_.end(), "{}: is no parameter of this stage, so its whole tensor is not known", name);
+    require(found != parameters_.end(), "{}: is not a parameter of this stage, so its whole tensor is not known", name);
     made->tensors.push_back(spread(*found->second));
   }
   made->plan = plan_owners(made->tensors, work.dims, work.cost, group_.size(), wave_elements_);

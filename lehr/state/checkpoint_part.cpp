@@ -16,7 +16,7 @@ namespace lehr::state {
 namespace {
 namespace fs = std::filesystem;
 
-// The tensor with everything that is no tensor, as bytes: texts may be no Unicode, so a header cannot hold them.
+// The tensor with everything that is not a tensor, as bytes: texts need not be Unicode, so a header cannot hold them.
 constexpr const char* kDescription = "description";
 
 std::string pack_box(const Box& box) {

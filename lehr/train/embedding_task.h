@@ -15,7 +15,7 @@ namespace lehr::train {
 /// ranks. Scores are cosine similarities divided by the temperature. Reports 'accuracy', the share of anchors whose
 /// positive has the highest score.
 ///
-/// Batches are those of data::PairsBatch: input_ids, attention_mask, pooling_mask (B, T), valid (B), and maybe
+/// Batches are those of data::PairsBatch: input_ids, attention_mask, pooling_mask (B, T), valid (B), and optionally
 /// position_ids (B, T) and sequence_ends (ops::AttentionMask). A valid item is an example. A rank of context
 /// parallelism has the embeddings of the texts whose last token it has, and the losses of the anchors among them.
 class EmbeddingTask : public TrainTask {

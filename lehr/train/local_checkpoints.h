@@ -60,14 +60,14 @@ class LocalCheckpoints {
   bool has_any() const { return are_on() || (!before_.empty() && !is_spread()); }
   /// True from open() on, if the config asks for local checkpoints and there is room for them.
   bool are_on() const { return writer_ != nullptr; }
-  /// After the run has loaded its start, which is in no other checkpoint if `resumed_from_local`: goes on with the
+  /// After the run has loaded its start, which is in no other checkpoint if `resumed_from_local`: continues with the
   /// folder of the start before, or makes a new one, if the config asks for local checkpoints and there is room for
   /// those of a state of `bytes`, of which this rank saves `share`. Without room a new run gets a usage error; one that
   /// resumes gets a warning, and has none. Returns the warning. If are_on() is then false, the folder of the start
   /// before is left until forget().
   std::optional<std::string> open(bool resumes, bool resumed_from_local, int64_t bytes, int64_t share);
 
-  /// As AsyncCheckpointer::save, also if checkpoint.async_mode is "disabled".
+  /// As AsyncCheckpointer::save, even if checkpoint.async_mode is "disabled".
   void save(const state::CheckpointContents& contents);
   /// Waits until no save is running. Called before an update, it ensures that at most one finished step is repeated.
   void wait();

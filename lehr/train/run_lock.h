@@ -22,7 +22,7 @@ class RunLock {
 
 /// Returns whether a run holds the lock of this folder, in any process of a machine whose file system shares locks with
 /// this one; nullopt if it has no lock file that can be read. Writes nothing. The lock is tried, and so held for
-/// microseconds, which a RunLock that is made meanwhile waits for.
+/// microseconds, which a RunLock that is constructed at that moment waits for.
 std::optional<bool> is_locked(const std::filesystem::path& folder);
 
 }  // namespace lehr::train

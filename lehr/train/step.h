@@ -113,7 +113,7 @@ class TrainStep {
   /// Runs step `step` (1-based) on all sequences of `batch`, with the schedule's factor. With several ranks `batch` has
   /// the sequences of this rank, of which the first is sequence `first_row` of the step. A step without a valid item
   /// changes nothing. Throws a runtime error for a non-finite loss or gradient under optim::NonFinitePolicy::stop; the
-  /// weights are then unchanged. Clears all gradients, also if it throws.
+  /// weights are then unchanged. Clears all gradients, even if it throws.
   StepResult run(const Batch& batch, int64_t first_row, int64_t step, double lr_factor);
 
   /// @name run() in four parts

@@ -13,7 +13,7 @@ MicrobatchBits TrainStep::bits_of_microbatch(const Batch& batch, int64_t first_r
   invariant(!graph_, "train: a CUDA graph has no single micro-batch");
   const Batch rows = rows_of(batch, 0, std::min(options_.local_batch_size, batch.begin()->second.size(0)));
   const int64_t valid = std::max<int64_t>(count_work_of_all(rows).valid, 1);
-  // Clears gradients and pending work of FSDP, also after an exception.
+  // Clears gradients and pending work of FSDP, even after an exception.
   const std::unique_ptr<TrainStep, StepGradients::Clear> clear(this);
   begin_forward();
   StageStep one = stage_step(rows, first_row, step, valid);

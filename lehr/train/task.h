@@ -55,7 +55,7 @@ class TrainTask {
 };
 
 /// Next-token prediction over packed text. Batches have input_ids, labels, position_ids and document_ids, (B, T) each,
-/// and maybe sequence_ends (ops::AttentionMask). With multi-token prediction they also have the tokens of
+/// and optionally sequence_ends (ops::AttentionMask). With multi-token prediction they also have the tokens of
 /// with_future_tokens (train/future_tokens.h): the loss then has the gradient of `mtp_loss_coef` times the mean loss of
 /// the model's modules as well, but the value of the main model's loss alone; 'mtp_loss' reports the other.
 class CausalLMTask : public TrainTask {
@@ -72,8 +72,8 @@ class CausalLMTask : public TrainTask {
 };
 
 /// One label per sequence; reports 'accuracy'. Batches have input_ids, attention_mask, pooling_mask (B, T), labels (B),
-/// and maybe position_ids (B, T) and sequence_ends (ops::AttentionMask). On a rank of context parallelism they have its
-/// positions, but all labels: it scores the sequences whose pooled position it has.
+/// and optionally position_ids (B, T) and sequence_ends (ops::AttentionMask). On a rank of context parallelism they
+/// have its positions, but all labels: it scores the sequences whose pooled position it has.
 class ClassificationTask : public TrainTask {
  public:
   nn::ModelInputs build_forward_inputs(const Batch& batch) const override;
@@ -86,7 +86,7 @@ class ClassificationTask : public TrainTask {
 };
 
 /// A label for some of the tokens; reports 'accuracy'. Batches have input_ids, position_ids, attention_mask and labels
-/// (-100 for other tokens), (B, T) each, and maybe sequence_ends (ops::AttentionMask).
+/// (-100 for other tokens), (B, T) each, and optionally sequence_ends (ops::AttentionMask).
 class TokenClassificationTask : public TrainTask {
  public:
   nn::ModelInputs build_forward_inputs(const Batch& batch) const override;

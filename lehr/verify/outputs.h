@@ -1,4 +1,4 @@
-// The rows of lehr verify that need no gradients: hidden states, logits, losses and tokens, also of a sharded model.
+// The rows of lehr verify that need no gradients: hidden states, logits, losses and tokens, of whole or sharded models.
 #pragma once
 
 #include "lehr/descriptor/model_args.h"

@@ -72,7 +72,7 @@ def expect_device(device: Any) -> str:
 
 
 def call(function: Callable[..., Any], *args: Any) -> Any:
-    """Calls a function of the module. The GIL is released meanwhile."""
+    """Calls a function of the module. The GIL is released during the call."""
     try:
         return function(*args)
     except RuntimeError as error:
@@ -80,10 +80,10 @@ def call(function: Callable[..., Any], *args: Any) -> Any:
 
 
 class Callbacks:
-    """Python functions that the module calls, what they raise, and Ctrl-C meanwhile.
+    """Python functions that the module calls, what they raise, and Ctrl-C during a call.
 
     Python would raise KeyboardInterrupt at the first line of such a function, where nothing can catch it. So during a
-    call the signal is only remembered, and raised at its end; a second Ctrl-C is raised at once.
+    call the signal is only remembered, and raised at its end; a second Ctrl-C is raised immediately.
     """
 
     _TYPE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)

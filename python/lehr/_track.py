@@ -1,4 +1,4 @@
-"""Logs a run to Weights & Biases or MLflow from the files in its folder, also while it runs in another process."""
+"""Logs a run to Weights & Biases or MLflow from the files in its folder, even while it runs in another process."""
 from __future__ import annotations
 
 import argparse

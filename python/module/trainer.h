@@ -47,7 +47,7 @@ class Trainer : public torch::CustomClassHolder {
   /// Frees the run and its lock on the folder, unless its model() is still in use; nothing else works afterwards.
   void close();
   void refresh() { trainer().refresh(); }
-  /// The run's model; it keeps the run alive, also after close().
+  /// The run's model; it keeps the run alive, even after close().
   static c10::intrusive_ptr<Model> model(const c10::intrusive_ptr<Trainer>& self);
   /// The run's tokenizer; as with model().
   static c10::intrusive_ptr<Tokenizer> tokenizer(const c10::intrusive_ptr<Trainer>& self);
@@ -90,7 +90,8 @@ std::unique_ptr<train::TrainTask> own_loss(
     std::unique_ptr<train::TrainTask> task, const Callback& loss, c10::intrusive_ptr<Exchange> exchange);
 
 /// Training data from a Python function, called with the 0-based step: it puts the batch, {"input_ids", "labels",
-/// "position_ids"}, (B, T) int64 each, with B the sequences of a step and T training.seq_len, and maybe "document_ids".
+/// "position_ids"}, (B, T) int64 each, with B the sequences of a step and T training.seq_len, and optionally
+/// "document_ids".
 train::RunData own_data(
     const train::TrainConfig& config, const Callback& data, const c10::intrusive_ptr<Exchange>& exchange);
 

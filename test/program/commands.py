@@ -101,7 +101,7 @@ for arguments, expected in [
     (["--devices", "3", "--parallelism.tensor_parallel_degree=2"], "does not divide the 3 of --devices"),
     (["--machine.memmory=3"], "--machine: memmory: unknown key"),
     (["--machine.memory_gb=0"], "--machine: memory_gb: expected more than 0"),
-    (["--output", "README.md"], "--output: README.md is no folder that can be written to"),
+    (["--output", "README.md"], "--output: README.md is not a writable folder"),
     (["--search", "--devices", "2", "--training.global_batch_size=8", "--peer.pointwise_bytes=2"], "--peer: a search"),
 ]:
     done = subprocess.run([lehr, *quick, *arguments], capture_output=True, text=True, timeout=120)

@@ -236,7 +236,7 @@ wrong("no metrics", [work / "empty"], "holds no metrics.jsonl; name the folder o
 wrong("no step", [folder_with("no_step", "")], "has no step yet", "--follow")
 wrong("no line of metrics", [folder_with("text", "hello\n")], "none of its lines is a JSON object with an integer \"step\"")
 wrong("a file", [work / "done.toml"], "expected the folder of a run, found a file")
-wrong("an unknown metric", [work / "done", "--keys=grad_nrom"], "--keys: 'grad_nrom' is no metric of", "did you mean 'grad_norm'?",
+wrong("an unknown metric", [work / "done", "--keys=grad_nrom"], "--keys: 'grad_nrom' is not a metric of", "did you mean 'grad_norm'?",
       "found grad_norm, loss, ")
 wrong("an unknown metric of a run that is followed", [work / "done", "--keys=grad_nrom", "--follow"], "did you mean 'grad_norm'?")
 wrong("no metric", [work / "done", "--keys="], "--keys: expected names of metrics")

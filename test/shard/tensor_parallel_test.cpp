@@ -307,7 +307,7 @@ TEST(TensorParallel, RefusesAdaptersWhoseShardingIsNotKnown) {
   const auto none = [](nn::SwiGLU&) {};
   const auto at_gate = [](nn::SwiGLU& block) { block->gate_proj->set_adapter("a", std::make_shared<Doubling>()); };
   const auto at_down = [](nn::SwiGLU& block) { block->down_proj->set_adapter("a", std::make_shared<Doubling>()); };
-  const auto refused = HasSubstr("a projection has an adapter that is no nn::LowRankAdapter");
+  const auto refused = HasSubstr("a projection has an adapter that is not an nn::LowRankAdapter");
   EXPECT_THAT(problem(at_gate, none), refused);
   EXPECT_THAT(problem(at_down, none), refused);
   EXPECT_THAT(problem(none, at_down), refused);

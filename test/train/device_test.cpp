@@ -85,7 +85,7 @@ TEST(ChooseRankDevice, ReportsWhyARankHasNoGpu) {
     EXPECT_NE(automatic.why_cpu, "");
     EXPECT_EQ(
         refusal([&] { choose_rank_device("cuda", rank); }),
-        "training.device: a GPU was asked for, but " + automatic.why_cpu);
+        "training.device: a GPU was requested, but " + automatic.why_cpu);
   } else {
     EXPECT_EQ(automatic.why_cpu, "");
   }

@@ -18,8 +18,8 @@ void write_nemotron_h_experts(const MoEConfig& moe, Node& config);
 /// and for experts without a bias.
 void check_nemotron_h_experts(const MoEConfig& moe);
 
-/// Returns the MoE layer of these experts: of squared ReLU, the shared one too, and the routed ones perhaps between two
-/// projections (LatentMoE).
+/// Returns the MoE layer of these experts: of squared ReLU, including the shared one; with a latent size, the routed
+/// ones are between two projections (LatentMoE).
 nn::MoEParameters nemotron_h_experts(const MoEConfig& moe, int64_t hidden_size, nn::Init init);
 
 }  // namespace lehr::model

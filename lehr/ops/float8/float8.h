@@ -52,7 +52,7 @@ std::pair<Float8Rows, Float8Rows> to_float8_rows_over_ranks(
     const at::Tensor& a, const at::Tensor& b, const std::function<void(const at::Tensor& largest)>& maximum);
 
 namespace reference {
-/// The same in plain ATen, also for a batch (..., m, k) of matrices.
+/// The same in plain ATen, for a matrix or a batch (..., m, k) of matrices.
 Float8Rows to_float8_rows(const at::Tensor& matrix);
 /// The same, from reference::to_float8_rows.
 at::Tensor round_rows_to_float8(const at::Tensor& matrix);

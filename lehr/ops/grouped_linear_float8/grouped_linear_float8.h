@@ -19,7 +19,7 @@ namespace lehr::ops {
 ///
 /// Scales of rows and weights do not depend on the other rows, nor on the number of experts per rank. Of the current
 /// Float8SplitScope (ops/linear_float8/split_scales.h) only `tokens` is used: it gets the largest elements of all
-/// experts, (G (out + in)) float32, also if there are no rows. Bias and its gradient are those of grouped_linear.
+/// experts, (G (out + in)) float32, even if there are no rows. Bias and its gradient are those of grouped_linear.
 ///
 /// On a GPU at::_scaled_grouped_mm multiplies in bfloat16 (at most 1023 groups), with fast accumulation for the output
 /// only, and `ends` stays on the device. On the CPU ops/matmul/matmul.h multiplies the same numbers. Throws a usage
