@@ -157,7 +157,7 @@ class Trainer:
         return self._model
 
     def refresh(self) -> None:
-        """Makes the next step use parameters that were changed from Python, also under mixed precision."""
+        """Makes the next step use parameters that were changed from Python, under mixed precision too."""
         call(self._core.refresh)
 
     @property
