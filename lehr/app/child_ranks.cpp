@@ -307,8 +307,8 @@ class ChildRanks {
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && memory_kills() > memory_kills_before_) {
       fmt::print(
           stderr,
-          "lehr launch: in the meantime the kernel of this machine has killed a process for lack of memory, perhaps this "
-          "rank (dmesg shows which): use fewer ranks per machine, a smaller training.local_batch_size, or activation "
+          "lehr launch: the kernel of this machine (OOM killer) has killed a process for lack of memory, possibly this rank "
+          "(dmesg shows which): use fewer ranks per machine, a smaller training.local_batch_size, or activation "
           "checkpointing; lehr plan says what fits\n");
     }
   }

@@ -53,7 +53,7 @@ struct PlanOptions {
     v.optional(
         "calibrate",
         calibrate,
-        "Measure this computer's CPU for some seconds, print it as a machine, and stop. With a config: measure it with "
+        "Measure this computer's CPU for a few seconds, print it as a machine, and stop. With a config: measure it with "
         "the matmuls, attention and other operators of that run.");
     v.optional(
         "search",

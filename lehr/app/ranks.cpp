@@ -33,7 +33,7 @@ StartRanks launched_ranks() {
     options.init_timeout = std::chrono::seconds(settings.comm.init_timeout_seconds);
     options.timeout = std::chrono::seconds(settings.comm.train_timeout_seconds);
     options.on_cpu_fallback = [&](const std::string& reason) {
-      Logger("", ranks.rank != 0).info("the ranks compute on CPUs, as not each has a GPU of its own: {}", reason);
+      Logger("", ranks.rank != 0).info("the ranks compute on CPUs, since some have no GPU of their own: {}", reason);
     };
     const auto transport = mesh::connect_ranks(ranks, options);
     mesh::run_connected(*transport, [&] { body(transport.get()); });

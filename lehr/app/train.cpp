@@ -30,7 +30,7 @@ struct TrainOptions {
     v.optional(
         "profile",
         profile,
-        "Measure some steps and print a table of their time by kind of operator. Like profiling.operator_table, but "
+        "Measure a few steps and print a table of their time by kind of operator. Like profiling.operator_table, but "
         "for this invocation only.");
   }
 };

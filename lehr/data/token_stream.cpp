@@ -21,7 +21,7 @@ void copy_checked(
   }
   if (low < 0 || high > max_id) {
     fail(
-        "{}: among the tokens {} to {} is the id {}, but the header says that ids are in [0, {}]. The file is damaged: "
+        "{}: the tokens {} to {} contain the id {}, but the header says that ids are in [0, {}]. The file is damaged: "
         "create it again",
         name,
         position,

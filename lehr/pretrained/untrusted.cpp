@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMostFiles = 100'000;
-constexpr int kMostFolders = 32;  // one in the other
+constexpr int kMostFolders = 32;  // nested
 
 std::string beginning_of(const fs::path& path) {
   const OpenFile file(path);
@@ -59,7 +59,7 @@ class Look {
 
   void walk(const fs::path& below, int depth) {
     if (depth > kMostFolders) {
-      danger(below, fmt::format("more than {} folders one in the other; nothing below is looked at", kMostFolders));
+      danger(below, fmt::format("more than {} nested folders; nothing below is examined", kMostFolders));
       return;
     }
     std::error_code error;
@@ -71,7 +71,7 @@ class Look {
     for (const auto& entry : entries) {
       look_at(below / entry.path().filename(), entry, depth);
       if (report_.num_files > kMostFiles) {
-        danger(below, fmt::format("more than {} files; the others are not looked at", kMostFiles));
+        danger(below, fmt::format("more than {} files; the others are not examined", kMostFiles));
         return;
       }
     }
@@ -91,7 +91,7 @@ class Look {
     const fs::file_status status = entry.status(error);  // of a link's target, which is in the folder
     if (fs::is_directory(status)) {
       if (name.filename() == ".git" || name.filename() == ".cache") {
-        note(name, "files of git or of the hub, not looked at; no model needs them: remove the folder");
+        note(name, "files of git or of the hub, not examined; no model needs them: remove the folder");
       } else if (!is_link) {
         walk(name, depth + 1);
       }
@@ -100,7 +100,7 @@ class Look {
     if (!fs::is_regular_file(status)) {
       danger(
           name,
-          is_link ? "a link to nothing"
+          is_link ? "a broken link"
                   : "neither a file nor a folder, but a pipe, socket or device; Lehr does not open it");
       return;
     }
@@ -131,7 +131,7 @@ class Look {
       look_into_template(path, name);
     } else if (
         begin.starts_with("PK\x03\x04") || begin.starts_with("\x1F\x8B") || begin.starts_with("\x28\xB5\x2F\xFD")) {
-      note(name, "an archive or a compressed file; its content was not looked at");
+      note(name, "an archive or a compressed file; its content was not examined");
     }
   }
 

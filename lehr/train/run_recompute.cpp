@@ -126,7 +126,7 @@ void warn_of_memory(const Run& run, const std::optional<StepForecast>& step, dou
     return;
   }
   run.logger.warn(
-      "memory: the run needs {}{}, more than the {} granted, and the system may end it for lack of memory; {}lower "
+      "memory: the run needs {}{}, more than the {} granted, and the system may kill it (OOM killer); {}lower "
       "training.local_batch_size or training.seq_len, take a smaller model, or shard it over more machines",
       human_bytes(static_cast<double>(step->with_copy())),
       run.ranks.world_size() > 1 ? " on a rank" : "",

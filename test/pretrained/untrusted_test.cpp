@@ -61,8 +61,8 @@ TEST_F(Untrusted, SaysWhichFoldersItDoesNotLookInto) {
   write(".git/hooks/post-checkout", "#!/bin/sh\n");
   write("data/.cache/run", "#!/bin/sh\n");
   const UntrustedReport report = look();
-  EXPECT_THAT(report.findings, finds(false, ".git", "not looked at"));
-  EXPECT_THAT(report.findings, finds(false, "data/.cache", "not looked at"));
+  EXPECT_THAT(report.findings, finds(false, ".git", "not examined"));
+  EXPECT_THAT(report.findings, finds(false, "data/.cache", "not examined"));
   EXPECT_FALSE(report.has_danger());
 }
 
