@@ -129,7 +129,7 @@ void require_metrics(const WatchedRun& run) {
       kRemedy);
 }
 
-// Throws if a key is no metric of any run. The loss is one of every run, once it has a step; `follow`: so may be
+// Throws if a key is not a metric of any run. The loss is one of every run, once it has a step; `follow`: so may be
 // metrics that are not logged from the first step on.
 void require_keys(const WatchedRuns& runs, const MetricsLayout& layout, bool follow) {
   std::set<std::string> known;

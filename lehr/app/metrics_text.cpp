@@ -130,7 +130,7 @@ std::string plot_of(const WatchedRuns& runs, const std::string& key, const Metri
            .markers = one != key});
     }
   }
-  // Curves before the points on them, so that colors and characters follow the order of the runs.
+  // Curves before the points on them, so that colours and characters follow the order of the runs.
   std::stable_partition(series.begin(), series.end(), [](const auto& one) { return !one.markers; });
   return draw::text_plot(
       series, {.width = layout.width, .height = layout.plot_height, .ascii = layout.ascii, .color = layout.color});

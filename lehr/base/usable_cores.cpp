@@ -16,7 +16,7 @@ std::optional<double> granted_cores() {
   double quota = 0;
   double period = 0;
   if (std::ifstream both("/sys/fs/cgroup/cpu.max"); both) {
-    both >> quota >> period;  // "max" is no number
+    both >> quota >> period;  // "max" is not a number
   } else {
     std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") >> quota;
     std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_period_us") >> period;

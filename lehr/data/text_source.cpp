@@ -135,7 +135,7 @@ std::vector<std::filesystem::path> matches_of(const std::filesystem::path& patte
   return matches;
 }
 
-/// Returns the files of what is at `path`, which is no pattern.
+/// Returns the files of what is at `path`, which is not a pattern.
 std::vector<std::filesystem::path> files_at(const std::filesystem::path& path, TextKind kind) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);

@@ -17,7 +17,7 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// Returns the ids of UTF-8 `text`. Added tokens in the text are recognised; no bos or eos is added. Invalid UTF-8 is
+  /// Returns the ids of UTF-8 `text`. Added tokens in the text are recognized; no bos or eos is added. Invalid UTF-8 is
   /// encoded byte by byte, so that no input is refused or changed.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
 

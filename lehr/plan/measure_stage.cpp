@@ -153,7 +153,7 @@ void measure_actions(StageRun& run, Measuring& measuring, Passes& passes, StageM
     result.whole_gradient_bytes = std::max<int64_t>(0, measuring.live() - steps_end);
     result.reductions_end_step = run.sharded()->reductions_end_step();
   }
-  // Reductions of the last backward that are in flight are freed by the next one: they are no activations of the
+  // Reductions of the last backward that are in flight are freed by the next one: they are not activations of the
   // micro-batches that run forward meanwhile.
   const int64_t rest = steps_end + result.whole_gradient_bytes;
   const int64_t in_flight = std::max<int64_t>(0, measuring.live() - rest);

@@ -29,7 +29,7 @@ struct LocalDistillationProgress {
   double loss = 0;  ///< Mean over the variants, of this step.
 };
 
-/// The normalised error of a variant on the first and on the last batch of its training, before the update.
+/// The normalized error of a variant on the first and on the last batch of its training, before the update.
 struct LocalDistillationResult {
   Place place;
   double first_loss = 0;
@@ -41,7 +41,7 @@ using BatchesFrom = std::function<std::unique_ptr<train::BatchStream>(int64_t fi
 
 /// Trains these variants, in one pass over as many batches as steps, and sets them in the library.
 ///
-/// Variant c of a layer whose teacher maps x to o_p minimises |o_c - o_p|^2 / |o_p|^2 over the tokens of a batch, where
+/// Variant c of a layer whose teacher maps x to o_p minimizes |o_c - o_p|^2 / |o_p|^2 over the tokens of a batch, where
 /// x is the teacher's own input and the other sub-block of the layer is the teacher's (the decoupled form). Each
 /// variant has an AdamW of its own, a cosine schedule, and its gradient's norm is clipped. No gradient passes between
 /// layers, so a variant gets the same bits whichever others are trained with it. Memory: the teacher, and for each

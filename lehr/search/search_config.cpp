@@ -183,7 +183,7 @@ const char* name_of(Objective objective) {
     case Objective::mse:
       break;
   }
-  return "normalised error";
+  return "normalized error";
 }
 
 double objective_of(const DivergenceSums& sums, Objective objective) {

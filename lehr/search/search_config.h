@@ -47,13 +47,13 @@ struct BudgetConfig {
   const std::optional<std::string>& of(CostKind kind) const;
 };
 
-/// The measurement that a search minimises.
+/// The measurement that a search minimizes.
 enum class Objective { kl, nll, agreement, cosine, mse };
 
 /// Returns "KL", "loss", ...
 const char* name_of(Objective objective);
 
-/// Returns the value per token that is minimised: for agreement, the share of tokens without it.
+/// Returns the value per token that is minimized: for agreement, the share of tokens without it.
 double objective_of(const DivergenceSums& sums, Objective objective);
 
 /// The section [score].

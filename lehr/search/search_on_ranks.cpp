@@ -105,7 +105,7 @@ void Search::train_library() {
     after += result.last_loss;
   }
   environment_.log.info(
-      "library    {} variants; mean normalised error {:.4g} before, {:.4g} after {} steps",
+      "library    {} variants; mean normalized error {:.4g} before, {:.4g} after {} steps",
       places.size(),
       first / static_cast<double>(places.size()),
       after / static_cast<double>(places.size()),

@@ -42,7 +42,7 @@ std::optional<std::string> damage_of(const fs::path& folder, bool contents, stat
     try {
       const state::WeightReader weights(folder, adapters ? peft::kAdapterStem : "model");
       const state::WeightReader optimizer(folder, "optimizer");
-      // Only their syntax: what they say is compared with the config, and is no damage.
+      // Only their syntax: what they say is compared with the config, and is not damage.
       parse_json_file(path_beneath(folder, adapters ? peft::kModelConfigFile : "config.json"));
       parse_json_file(path_beneath(folder, "trainer.json"));
     } catch (const Error& error) {
