@@ -31,7 +31,7 @@ help: ## Show this list
 	@echo "  make test     builds everything and runs every test"
 	@echo "Both install what they need first (Debian 12, Ubuntu 22.04 or newer) and just run when repeated."
 	@echo
-	@echo "Verbs:"
+	@echo "Targets:"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "Variables:"
@@ -57,10 +57,10 @@ train: build ## Train recipe/quickstart.toml; ARGS="--section.key=value ..." cha
 wheel: configure ## Pack the program and the Python module as build/wheel/lehr-*.whl (docs/python.md)
 	@cmake --build $(BUILD) -j $(JOBS) --target lehr_wheel
 
-docs: setup ## Make the site of docs/ in build/site; a broken link fails (site/mkdocs.yml)
+docs: setup ## Build the site of docs/ in build/site; a broken link fails (site/mkdocs.yml)
 	@script/docs.sh build
 
-docs-serve: setup ## Show the site at http://127.0.0.1:8000, and anew whenever a page is saved
+docs-serve: setup ## Serve the site at http://127.0.0.1:8000, updated whenever a page is saved
 	@script/docs.sh serve $(ARGS)
 
 release: setup ## Make all files of a release in build/release, and publish nothing; ARGS=0.2.0, or ARGS=--rehearse
@@ -73,28 +73,28 @@ test: configure ## Compile everything and run the tests; ARGS="-R nn" picks some
 test-all: ## Checks too long for make test: sanitizers, every mesh, peers, mutants; ARGS="--share 3/8" runs one share
 	@script/test_all.sh $(ARGS)
 
-bench: bench-build ## Time train steps of Lehr, transformers and JAX, into bench/results.md (fetches the peers into .bench)
+bench: bench-build ## Time train steps of Lehr, transformers, torchtitan and JAX, into bench/results.md (fetches the peers into .bench)
 	@script/bench_setup.sh
 	.bench/bin/python bench/compare.py --lehr $(BUILD)/bin/train_step_bench $(ARGS)
 
-bench-fsdp: build bench-build ## Two ranks against FSDP2 and DCP, into bench/results_ranks.md (fetches the peers into .bench)
+bench-fsdp: build bench-build ## Compare two ranks with FSDP2 and DCP, into bench/results_ranks.md (fetches the peers into .bench)
 	@script/bench_setup.sh
 	.bench/bin/python bench/fsdp.py --build $(BUILD) $(ARGS)
 
-bench-neighbours: bench-build ## Share of the quiet speed next to busy processes, into bench/results_neighbours.md
+bench-neighbours: bench-build ## Share of the idle machine's speed kept next to busy processes, into bench/results_neighbours.md
 	@script/bench_setup.sh
 	.bench/bin/python bench/neighbours.py --lehr $(BUILD)/bin/train_step_bench $(ARGS)
 
-bench-published: build ## Plans of published runs against what was published, into bench/results_published.md
+bench-published: build ## Compare plans of published runs with what was published, into bench/results_published.md
 	python3 bench/published.py --lehr $(BUILD)/lehr $(ARGS)
 
-bench-python: wheel ## Training through the Python module against the program's, into bench/results_python.md
+bench-python: wheel ## Compare training through the Python module with the program, into bench/results_python.md
 	.venv/bin/python bench/python_module.py --build $(BUILD) $(ARGS)
 
-bench-ops: bench-build ## Each kernel against its plain definition; ARGS="--benchmark_filter=..." picks some
+bench-ops: bench-build ## Compare each kernel with its plain definition; ARGS="--benchmark_filter=..." picks some
 	$(BUILD)/bin/ops_bench $(ARGS)
 
-bench-tokenizer: bench-build ## Encoding speed against the tokenizers package
+bench-tokenizer: bench-build ## Compare encoding speed with the tokenizers package
 	@script/bench_setup.sh
 	.bench/bin/python bench/tokenizer_vs_python.py --bench $(BUILD)/bin/tokenizer_bench \
 		test/data/tokenizer/qwen3 recipe/data/tinyshakespeare.txt $(ARGS)
@@ -132,7 +132,7 @@ mutants: setup ## Plant bugs one at a time and check that their tests fail; ARGS
 faults: build ## Kill, stop, crash and starve real runs, and damage their files; ARGS="--seed 2 --only sleep"
 	OMP_WAIT_POLICY=PASSIVE python3 test/program/faults.py $(BUILD)/lehr $(ARGS)
 
-soak: build ## Disturb random runs for some time, beside one that must not grow; ARGS="--minutes 120 --seed 7"
+soak: build ## Disturb random runs for a while, alongside one whose memory must not grow; ARGS="--minutes 120 --seed 7"
 	OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 python3 test/program/soak.py $(BUILD)/lehr $(ARGS)
 
 fuzz: ## Fuzz the parsers of files with libFuzzer; ARGS="--parser json --seconds 60" or "--list"

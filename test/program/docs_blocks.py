@@ -108,7 +108,7 @@ def wrong_make(words):
     for target in (word for word in words if "=" not in word):
         rule = re.search(rf"^{re.escape(target)}:.*\n((?:\t.*\n)*)", makefile, re.MULTILINE)
         if not rule:
-            yield f"make has no verb {target}"
+            yield f"make has no target {target}"
             continue
         scripts = [ROOT / name for name in re.findall(r"(?:bench|script|test)/[\w/.]+", rule[1])]
         texts = "".join(file.read_text() for script in scripts if script.exists()
