@@ -57,8 +57,9 @@ if [ -n "$since$share" ]; then
   mapfile -t objects < <([ -z "$since" ] || changed_sources "$since" | objects_of)
   told="${#objects[@]} objects of sources that differ from ${since:-no commit}"
   if [ -n "$share" ]; then
-    mapfile -t others < <(all_objects | sort | awk -v k="$share" -v n="$count" 'NR % n == k - 1')
-    told+=" and ${#others[@]} of share $share/$count"
+    mapfile -t others < <(all_objects | sort | awk -v k="$share" -v n="$count" 'NR % n == k - 1' |
+      grep -vxFf <(printf '%s\n' "${objects[@]}"))
+    told+=" and ${#others[@]} others of share $share/$count"
     objects+=("${others[@]}")
   fi
   [ ${#objects[@]} = 0 ] || ninja -C build/ci -k 0 "${objects[@]}"

@@ -118,18 +118,26 @@ std::chrono::nanoseconds Watchdog::clock_offset() const {
   return options_.time_of_day().time_since_epoch() - Clock::now().time_since_epoch();
 }
 
-void Watchdog::begin_wait() {
-  const std::lock_guard lock(mutex_);
-  waits_since_ = Clock::now();
-  latest_offset_ = clock_offset();
-  set_back_ = false;
-}
+// While it lives, the watchdog's thread looks at the clock and may end the wait.
+class Watchdog::Waiting {
+ public:
+  explicit Waiting(Watchdog& watchdog) : watchdog_(watchdog) {
+    const std::lock_guard lock(watchdog.mutex_);
+    watchdog.waits_since_ = Clock::now();
+    watchdog.latest_offset_ = watchdog.clock_offset();
+    watchdog.set_back_ = false;
+  }
+  ~Waiting() {
+    const std::lock_guard lock(watchdog_.mutex_);
+    watchdog_.message_.reset();
+    watchdog_.waits_since_.reset();
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
 
-void Watchdog::end_wait() {
-  const std::lock_guard lock(mutex_);
-  message_.reset();
-  waits_since_.reset();
-}
+ private:
+  Watchdog& watchdog_;
+};
 
 // PyTorch's packages wait until a time of day, since they are built for systems without another way. A wait that begins
 // before somebody sets the clock back by an hour would last an hour longer, even for a slice of 250 ms.
@@ -253,14 +261,12 @@ void Watchdog::expect_message(const c10::intrusive_ptr<c10d::Work>& work) {
 void Watchdog::wait(
     const c10::intrusive_ptr<c10d::Work>& work, int64_t ticket, bool message, const std::vector<int64_t>& ranks) {
   log_.waits(ticket);
-  begin_wait();
   try {
+    const Waiting waiting(*this);
     if (message) {
       expect_message(work);
       // In one piece: Gloo closes all connections of the group when a wait times out.
-      const bool done = work->wait(options_.timeout);
-      end_wait();
-      if (!done) {
+      if (!work->wait(options_.timeout)) {
         fail_runtime("it was aborted");
       }
     } else {
@@ -278,13 +284,10 @@ void Watchdog::wait(
           }
         }
       }
-      end_wait();
     }
   } catch (const PeerFailure&) {
-    end_wait();
     throw;
   } catch (const std::exception& problem) {
-    end_wait();
     explain(ticket, ranks, problem.what());
   }
   log_.end(ticket);

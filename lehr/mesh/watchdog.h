@@ -107,13 +107,12 @@ class Watchdog {
   void wait_until_peers_know(std::chrono::milliseconds limit) noexcept;
 
  private:
+  class Waiting;
   void watch();
   std::chrono::milliseconds interval() const;  // between two looks at the store
   void expect_message(const c10::intrusive_ptr<c10d::Work>& work);
   void look_at_device();
   void look_at_clock();
-  void begin_wait();
-  void end_wait();
   std::chrono::nanoseconds clock_offset() const;
   [[noreturn]] void explain(
       const CollectiveRecord& record, const std::vector<int64_t>& ranks, const std::string& problem, bool of_device);

@@ -11,6 +11,7 @@
 #include "lehr/peft/adapter_names.h"
 #include "lehr/state/integrity.h"
 #include "lehr/state/weights.h"
+#include "lehr/train/run_state.h"
 
 namespace lehr::train {
 
@@ -44,7 +45,7 @@ std::optional<std::string> damage_of(const fs::path& folder, bool contents, stat
       const state::WeightReader optimizer(folder, "optimizer");
       // Only their syntax: what they say is compared with the config, and is not damage.
       parse_json_file(path_beneath(folder, adapters ? peft::kModelConfigFile : "config.json"));
-      parse_json_file(path_beneath(folder, "trainer.json"));
+      parse_json_file(path_beneath(folder, kRunStateFile));
     } catch (const Error& error) {
       return error.what();
     }

@@ -11,6 +11,7 @@
 #include "lehr/state/checkpoint_contents.h"
 #include "lehr/state/checkpoint_part.h"
 #include "lehr/state/integrity.h"
+#include "lehr/train/run_state.h"
 
 namespace lehr::train {
 
@@ -19,7 +20,6 @@ namespace fs = std::filesystem;
 
 // That of a checkpoint without parts, in lists.
 constexpr state::PartName kWhole{.rank = 0, .world_size = 1};
-constexpr const char* kWholeFile = "trainer.json";
 
 // The parts of a step, by the ranks that see them.
 using SeenBy = std::vector<std::vector<int64_t>>;
@@ -112,7 +112,7 @@ std::string FoundParts::listed() const {
   };
   try {
     for (const state::Checkpoint& checkpoint : sees_ ? found_.list() : std::vector<state::Checkpoint>()) {
-      if (fs::exists(checkpoint.path / kWholeFile)) {
+      if (fs::exists(checkpoint.path / kRunStateFile)) {
         add(checkpoint.step, kWhole);
       }
       for (const auto& entry : fs::directory_iterator(checkpoint.path)) {

@@ -9,6 +9,7 @@
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/pretrained/mtp_weights.h"
 #include "lehr/train/rank_share.h"
+#include "lehr/train/run_state.h"
 #include "lehr/train/store_coordinator.h"
 
 namespace lehr::train {
@@ -64,7 +65,7 @@ auto named(const pretrained::LoadRules& rules, const Body& body) {
 }
 
 RunState read_state(const fs::path& folder) {
-  const fs::path file = path_beneath(folder, "trainer.json");
+  const fs::path file = path_beneath(folder, kRunStateFile);
   require(
       fs::exists(file) && state::WeightReader::exists(folder, "optimizer"),
       "checkpoint.initial_load_path: {} is not a checkpoint of a run (trainer.json, optimizer.safetensors), which "

@@ -363,8 +363,8 @@ void RunCheckpoints::add_texts(state::CheckpointContents& contents, const RunSta
         source_generation_.is_null() ? new_generation_config() : source_generation_, stop_ids_, args_.pad_token_id());
     contents.texts.emplace_back("generation_config.json", to_json(generation, true) + "\n");
   }
-  contents.texts.emplace_back("trainer.json", to_json(to_node(state), true) + "\n");
-  contents.checked_texts = {"trainer.json"};
+  contents.texts.emplace_back(kRunStateFile, to_json(to_node(state), true) + "\n");
+  contents.checked_texts = {kRunStateFile};
 }
 
 std::optional<std::string> RunCheckpoints::wait() {

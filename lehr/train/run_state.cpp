@@ -36,7 +36,7 @@ void translate_data_position(Node& state) {
 }  // namespace
 
 RunState read_run_state(const std::filesystem::path& checkpoint) {
-  const std::filesystem::path file = path_beneath(checkpoint, "trainer.json");
+  const std::filesystem::path file = path_beneath(checkpoint, kRunStateFile);
   Node state = parse_json_file(file);
   translate_data_position(state);
   return from_node<RunState>(state, file.string());

@@ -9,6 +9,9 @@
 
 namespace lehr::train {
 
+/// The file of a checkpoint with its run's state.
+constexpr const char* kRunStateFile = "trainer.json";
+
 /// The state of a run. Random numbers are functions of the seed and the step, and the order of data is one of the seed
 /// and the number of sequences read, so this is everything to restore besides tensors.
 struct RunState {
