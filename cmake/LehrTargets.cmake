@@ -99,24 +99,35 @@ function(lehr_program name)
   install(TARGETS ${name} RUNTIME DESTINATION bin)
 endfunction()
 
+# lehr_test_support(name SOURCES file... [HEADERS header...] [USES folder...]): code that tests share, compiled once. Its
+# headers, LibTorch's and GoogleMock's are the precompiled header of the tests that name it as their SUPPORT.
+function(lehr_test_support name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;USES" ${ARGN})
+  add_library(${name} OBJECT ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC GTest::gmock PRIVATE lehr_base lehr_warnings)
+  foreach(used IN LISTS ARG_USES)
+    target_link_libraries(${name} PRIVATE lehr_${used})
+  endforeach()
+  list(TRANSFORM ARG_HEADERS PREPEND "${PROJECT_SOURCE_DIR}/")
+  target_precompile_headers(${name} PRIVATE
+    "${PROJECT_SOURCE_DIR}/lehr/base/torch.h" <gmock/gmock.h> ${ARG_HEADERS})
+  target_compile_options(${name} PRIVATE -fPIC $<$<CONFIG:Release>:-O0>)
+endfunction()
+
 # One binary per folder: loading LibTorch for every case would cost minutes. One ctest entry per binary, or SHARDS
 # entries with a share of its cases each. Each entry writes results/<entry>.xml, which script/test_report.py reads.
 # In Release, tests are not optimized, which halves the time to compile them: they run in the libraries. OPTIMIZED
 # excepts those that compute much themselves.
 function(lehr_test name)
-  cmake_parse_arguments(ARG "OPTIMIZED" "SHARDS;THREADS" "SOURCES;USES" ${ARGN})
-  if(NOT TARGET lehr_test_main)
-    add_library(lehr_test_main OBJECT "${PROJECT_SOURCE_DIR}/test/main.cpp")
-    target_link_libraries(lehr_test_main PUBLIC GTest::gmock PRIVATE lehr_base lehr_warnings)
-    target_precompile_headers(lehr_test_main PRIVATE "${PROJECT_SOURCE_DIR}/lehr/base/torch.h" <gmock/gmock.h>)
-    target_compile_options(lehr_test_main PRIVATE -fPIC $<$<CONFIG:Release>:-O0>)
-  endif()
+  cmake_parse_arguments(ARG "OPTIMIZED" "SHARDS;THREADS;SUPPORT" "SOURCES;USES" ${ARGN})
   set(headers lehr_test_main)
-  if(ARG_OPTIMIZED)
+  if(ARG_SUPPORT)
+    set(headers ${ARG_SUPPORT})
+  elseif(ARG_OPTIMIZED)
     set(headers lehr_base)  # a precompiled header fits only if it was optimized, too
   endif()
   lehr_executable(${name}_test SOURCES ${ARG_SOURCES} USES ${ARG_USES} HEADERS_OF ${headers})
-  target_link_libraries(${name}_test PRIVATE lehr_test_main)
+  target_link_libraries(${name}_test PRIVATE lehr_test_main ${ARG_SUPPORT})
   if(NOT ARG_OPTIMIZED)
     target_compile_options(${name}_test PRIVATE $<$<CONFIG:Release>:-O0>)
   endif()
