@@ -99,10 +99,11 @@ function(lehr_program name)
   install(TARGETS ${name} RUNTIME DESTINATION bin)
 endfunction()
 
-# lehr_test_support(name SOURCES file... [HEADERS header...] [USES folder...]): code that tests share, compiled once. Its
-# headers, LibTorch's and GoogleMock's are the precompiled header of the tests that name it as their SUPPORT.
+# lehr_test_support(name [OPTIMIZED] SOURCES file... [HEADERS header...] [USES folder...]): code that tests share, compiled
+# once. Its headers, LibTorch's and GoogleMock's are the precompiled header of the tests that name it as their SUPPORT; it
+# fits only if they are optimized alike.
 function(lehr_test_support name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;USES" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMIZED" "" "SOURCES;HEADERS;USES" ${ARGN})
   add_library(${name} OBJECT ${ARG_SOURCES})
   target_link_libraries(${name} PUBLIC GTest::gmock PRIVATE lehr_base lehr_warnings)
   foreach(used IN LISTS ARG_USES)
@@ -111,7 +112,10 @@ function(lehr_test_support name)
   list(TRANSFORM ARG_HEADERS PREPEND "${PROJECT_SOURCE_DIR}/")
   target_precompile_headers(${name} PRIVATE
     "${PROJECT_SOURCE_DIR}/lehr/base/torch.h" <gmock/gmock.h> ${ARG_HEADERS})
-  target_compile_options(${name} PRIVATE -fPIC $<$<CONFIG:Release>:-O0>)
+  target_compile_options(${name} PRIVATE -fPIC)
+  if(NOT ARG_OPTIMIZED)
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O0>)
+  endif()
 endfunction()
 
 # One binary per folder: loading LibTorch for every case would cost minutes. One ctest entry per binary, or SHARDS
@@ -123,8 +127,6 @@ function(lehr_test name)
   set(headers lehr_test_main)
   if(ARG_SUPPORT)
     set(headers ${ARG_SUPPORT})
-  elseif(ARG_OPTIMIZED)
-    set(headers lehr_base)  # a precompiled header fits only if it was optimized, too
   endif()
   lehr_executable(${name}_test SOURCES ${ARG_SOURCES} USES ${ARG_USES} HEADERS_OF ${headers})
   target_link_libraries(${name}_test PRIVATE lehr_test_main ${ARG_SUPPORT})
