@@ -15,9 +15,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -153,15 +154,47 @@ def check_all(mutants):
     return problems
 
 
+@dataclass
+class Call:
+    """A call of the compiler for a source, or for several as a group."""
+    directory: str
+    command: list
+    sources: list
+
+    def compile(self, source, output, first_folder=None):
+        """Compiles one of the sources by itself; files in `first_folder` are included instead of those of the tree.
+        Returns None, or what the compiler says if it fails."""
+        call = list(self.command)
+        call[call.index("-o") + 1] = str(output)
+        place = call.index("-c") + 1
+        call[place] = str(source)
+        if first_folder:
+            call[place - 1:place - 1] = ["-iquote", str(first_folder)]
+        done = subprocess.run(call, cwd=self.directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              errors="replace")
+        return done.stdout if done.returncode else None
+
+
+@dataclass
+class Single:
+    """A source of a group without a bug, compiled by itself."""
+    object: Path
+    is_compiled: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
 class Build:
     """The finished build: the commands that compile its sources and link its tests."""
 
     def __init__(self):
         self.compiles = {}
         self.links = {}
+        self.singles = {}
+        self.lock = threading.Lock()
         for entry in json.loads((BUILD / "compile_commands.json").read_text("utf-8")):
-            call = (entry["directory"], shlex.split(entry["command"]))
-            for source in grouped_sources(Path(entry["file"])):
+            call = Call(entry["directory"], without_dependencies(shlex.split(entry["command"])),
+                        grouped_sources(Path(entry["file"])))
+            for source in call.sources:
                 self.compiles.setdefault(os.path.relpath(source, ROOT), []).append(call)
 
     def make(self, targets):
@@ -189,38 +222,42 @@ class Build:
         return sorted({source for holder in holders for source in self.sources_with(holder)})
 
     def compile(self, mutant, folder):
-        """Compiles the source with the bug and returns the objects; None if it does not compile."""
+        """Compiles the source with the bug and returns the objects that replace its group; None if it does not compile."""
         tree = folder / "planted"
         shutil.rmtree(tree, ignore_errors=True)
         (tree / mutant.file).parent.mkdir(parents=True)
         (tree / mutant.file).write_text(planted(mutant), "utf-8")
+        with_bug = {ROOT / source for source in self.sources_with(mutant.file)}
         calls = []
-        for source in self.sources_with(mutant.file):
-            calls += [call for call in self.compiles.get(source, []) if call not in calls]
+        for source in with_bug:
+            calls += [call for call in self.compiles.get(os.path.relpath(source, ROOT), []) if call not in calls]
         if not calls:
             mutant.fail("the build has no such source")
         objects = []
-        for directory, command in calls:
-            objects.append(folder / f"{len(objects)}.o")
-            call = without_dependencies(command)
-            call[call.index("-o") + 1] = str(objects[-1])
-            source = call.index("-c") + 1
-            among = grouped_sources(Path(call[source]))
-            if ROOT / mutant.file not in among:  # they include the file, found first in the folder of the copy
-                call[source - 1:source - 1] = ["-iquote", str(tree)]
-            elif len(among) == 1:
-                call[source] = str(tree / mutant.file)
-            else:
-                group = tree / "group.cpp"
-                group.write_text("".join(
-                    f'#include "{tree / mutant.file if one == ROOT / mutant.file else one}"\n' for one in among), "utf-8")
-                call[source] = str(group)
-            done = subprocess.run(call, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                  errors="replace")
-            if done.returncode:
-                print(done.stdout)
-                return None
+        for call in calls:
+            for source in call.sources:
+                if source not in with_bug:
+                    objects.append(self.without_bug(call, source))
+                    continue
+                objects.append(folder / f"{len(objects)}.o")
+                in_tree = tree / mutant.file
+                said = call.compile(in_tree if source == ROOT / mutant.file else source, objects[-1], first_folder=tree)
+                if said is not None:
+                    print(said)
+                    return None
         return objects
+
+    def without_bug(self, call, source):
+        """Returns the object of a source beside one with a bug in a group. It is compiled once, by itself."""
+        with self.lock:
+            place = self.singles.setdefault((id(call), source), Single(WORK / f"single_{len(self.singles)}.o"))
+        with place.lock:
+            if not place.is_compiled:
+                said = call.compile(source, place.object)
+                if said is not None:
+                    sys.exit(said + f"mutants: {source.relative_to(ROOT)} does not compile by itself")
+                place.is_compiled = True
+        return place.object
 
     def link(self, mutant, objects, folder):
         """Links the test with these objects first, so that the linker does not take the libraries' versions of them."""

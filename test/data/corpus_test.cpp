@@ -74,7 +74,7 @@ TEST(Corpus, HalfASurrogatePairIsAReplacementCharacterAndCounted) {
           "good " + face, "cut " + replaced, replaced + " two " + replaced + face + "\\ud83d", replaced + "x\"\ndone"));
   EXPECT_EQ(
       reader.lone_surrogates().report(),
-      path.string() + ":2: the first of 3 texts with half of a surrogate pair (such as \"\\ud83d\"), which is no " +
+      path.string() + ":2: the first of 3 texts with half of a surrogate pair (such as \"\\ud83d\"), which is not a " +
           "character: read as U+FFFD");
   EXPECT_EQ(
       CorpusReader({{.path = write_file(folder / "b.jsonl", "{\"text\": \"a\"}\n")}}).lone_surrogates().report(), "");

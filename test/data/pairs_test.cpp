@@ -125,7 +125,7 @@ TEST(Pairs, OfAMicrobatchOfAllRanksAreThoseOfOneDevice) {
   }
   EXPECT_THAT(
       usage_error_of([&] { PairsLoader(dataset, {}, batch_plan_of_rank(12, 0, 2), 4); }),
-      HasSubstr("examples [0, 6) of a global batch of 12 are no share of micro-batches of 4"));
+      HasSubstr("examples [0, 6) of a global batch of 12 are not a share of micro-batches of 4"));
 }
 
 }  // namespace

@@ -281,7 +281,7 @@ TEST_F(HostileTable, AStreamMustEndAsItShould) {
     return usage_error_of([&] { texts_of({.path = path}); });
   };
   EXPECT_THAT(error_for(whole.substr(0, whole.size() - 8)), HasSubstr("a.arrow: is truncated, or not an Arrow file"));
-  EXPECT_THAT(error_for(whole + whole), HasSubstr("a.arrow: is damaged: it goes on after the end of its stream"));
+  EXPECT_THAT(error_for(whole + whole), HasSubstr("a.arrow: is damaged: it continues after the end of its stream"));
   EXPECT_EQ(error_for(whole), "");
 }
 
