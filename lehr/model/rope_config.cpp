@@ -24,7 +24,8 @@ nn::RopeScaling read_rope_scaling(const Node& rope, const RopeScalingContext& co
   }
   const std::string type = type_node != nullptr ? type_node->as_string() : "default";
   const auto own_original = optional_int(rope, "original_max_position_embeddings");
-  const auto original = context.original_max_position_embeddings ? context.original_max_position_embeddings : own_original;
+  const auto original =
+      context.original_max_position_embeddings ? context.original_max_position_embeddings : own_original;
   if (type == "default") {
     return nn::NoRopeScaling{};
   }

@@ -5,8 +5,6 @@ default are left out now and then, and some configs have a key that Lehr refuses
 """
 
 SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
-# Longer than all windows, and than most of max_position_embeddings.
-LONGEST = 40
 
 
 def chance(rng, probability):
@@ -108,8 +106,6 @@ def window(rng):
 
 def llama(rng, c):
     put_rope(rng, c, put_heads(rng, c, fits=True, null=True))
-    if c["num_key_value_heads"] == c["num_attention_heads"] and chance(rng, 0.3):
-        c |= {"num_key_value_heads": None}
     c |= {"attention_bias": False, "mlp_bias": False, "pretraining_tp": 1}
 
 
@@ -303,6 +299,8 @@ CLASS = {"qwen2": "Qwen2", "smollm3": "SmolLM3", "gemma3_text": "Gemma3", "qwen3
          "gpt_oss": "GptOss"}
 NO_CLASSIFIER = {"glm4_moe", "nemotron_h"}
 NO_TOKEN_CLASSIFIER = NO_CLASSIFIER | {"olmo2", "olmo3", "gemma3_text"}
+# Where null is the number of heads.
+NULL_KEY_VALUE_HEADS = {"llama", "qwen2", "qwen3", "smollm3", "olmo2", "olmo3", "deepseek_v3"}
 # Keys whose defaults fit all configs.
 MAY_LACK = ["rms_norm_eps", "hidden_act", "tie_word_embeddings", "sliding_window", "layer_types", "max_window_layers",
             "attention_bias", "mlp_bias", "norm_topk_prob", "routed_scaling_factor", "n_shared_experts",
@@ -326,7 +324,7 @@ def put_head(rng, family, c):
     c["architectures"] = [prefix + head]
     if head != "ForCausalLM":
         labels = rng.randrange(1, 5)
-        c["pad_token_id"] = 0
+        c["pad_token_id"] = 0 if head == "ForTokenClassification" else rng.choice([0, 0, 4, None])
         c |= rng.choice([{"num_labels": labels}, {"id2label": {str(i): f"L{i}" for i in range(labels)}}, {}])
 
 
@@ -338,6 +336,8 @@ def draw(rng, family):
          "eos_token_id": rng.choice([2, [2, 3], None]), "use_cache": True,
          rng.choice(["torch_dtype", "dtype"]): "float32"}
     FAMILIES[family](rng, c)
+    if family in NULL_KEY_VALUE_HEADS and c["num_key_value_heads"] == c["num_attention_heads"] and chance(rng, 0.3):
+        c["num_key_value_heads"] = None
     if chance(rng, 0.1):
         c |= rng.choice(RARE)
     for key in MAY_LACK:

@@ -56,8 +56,7 @@ TEST(RopeConfig, TheTrainedLengthBesideTheTableCountsFirst) {
   EXPECT_EQ(scaling_of<nn::YarnRopeScaling>(bare_yarn, one).original_max_position_embeddings, 32);
   EXPECT_EQ(scaling_of<nn::Llama3RopeScaling>(llama3, both).original_max_position_embeddings, 16);
   EXPECT_EQ(scaling_of<nn::Llama3RopeScaling>(llama3, one).original_max_position_embeddings, 8);
-  const Node config =
-      written(llama3_family(), {{"rope_scaling", yarn}, {"original_max_position_embeddings", "16"}});
+  const Node config = written(llama3_family(), {{"rope_scaling", yarn}, {"original_max_position_embeddings", "16"}});
   EXPECT_EQ(config.at("rope_scaling").at("original_max_position_embeddings").as_int(), 16);
 }
 
@@ -92,7 +91,8 @@ TEST(RopeConfig, RefusesAmbiguousScalingOfLayers) {
         problem(R"({"rope_type": "yarn", "factor": 2, "truncate": false})"),
         HasSubstr("config.json: rope_scaling.truncate: expected true, found false"));
     EXPECT_EQ(problem(R"({"rope_type": "linear", "type": "linear", "factor": 2})"), "accepted");
-    const Node themed = written(family, {{"rope_scaling", R"({"rope_type": "linear", "factor": 2, "rope_theta": 77})"}});
+    const Node themed =
+        written(family, {{"rope_scaling", R"({"rope_type": "linear", "factor": 2, "rope_theta": 77})"}});
     EXPECT_EQ(themed.at("rope_parameters").at("full_attention").at("rope_theta").as_double(), 77);
   }
 }
