@@ -396,5 +396,6 @@ def write(folder, case):
     print(f"{folder.name}: float32 is off by {off:.1e}", flush=True)
 
 
-for name in sys.argv[2:] or CASES:
-    write(Path(sys.argv[1]) / name, CASES[name])
+if __name__ == "__main__":
+    for name in sys.argv[2:] or CASES:
+        write(Path(sys.argv[1]) / name, CASES[name])

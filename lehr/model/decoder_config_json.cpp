@@ -69,7 +69,11 @@ int64_t read_head_dim(const Node& config, const DecoderConfig& shape) {
 void read_rope(const Node& config, bool partial, DecoderConfig& shape) {
   shape.rope_theta = read_rope_theta(config, shape.rope_theta);
   if (const Node* rope = rope_table_of(config)) {
-    shape.rope_scaling = read_rope_scaling(*rope, shape.max_position_embeddings, partial);
+    shape.rope_scaling = read_rope_scaling(
+        *rope,
+        {.max_position_embeddings = shape.max_position_embeddings,
+         .original_max_position_embeddings = optional_int(config, "original_max_position_embeddings"),
+         .partial = partial});
   }
 }
 
@@ -181,6 +185,9 @@ void DecoderConfig::apply(const descriptor::ModelOverrides& o) {
   num_key_value_heads = o.num_key_value_heads.value_or(num_key_value_heads);
   head_dim = o.head_dim.value_or(head_dim);
   max_position_embeddings = o.max_position_embeddings.value_or(max_position_embeddings);
+  if (auto* ntk = std::get_if<nn::DynamicNtkRopeScaling>(&rope_scaling)) {
+    ntk->original_max_position_embeddings = max_position_embeddings;  // config.json has no other length
+  }
   rope_theta = o.rope_theta.value_or(rope_theta);
   rms_norm_eps = o.rms_norm_eps.value_or(rms_norm_eps);
   initializer_range = o.initializer_range.value_or(initializer_range);

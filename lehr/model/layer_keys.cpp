@@ -19,7 +19,23 @@ const Node* rope_table(const Node& config, const char* kind) {
 }
 
 Rope read_rope_table(const Node& table, double theta, int64_t max_position_embeddings) {
-  return {.theta = double_or(table, "rope_theta", theta), .scaling = read_rope_scaling(table, max_position_embeddings)};
+  require(
+      bool_or(table, "truncate", true),
+      "{}: {}.truncate: expected true, found false; transformers ignores this key in models of this type",
+      table.origin(),
+      table.key());
+  return {
+      .theta = double_or(table, "rope_theta", theta),
+      .scaling = read_rope_scaling(table, {.max_position_embeddings = max_position_embeddings})};
+}
+
+// transformers 4 reads `type` as rope_type, transformers 5 ignores it in models of these types.
+void refuse_type(const Node& scaling) {
+  const Node* type = scaling.find("rope_type") == nullptr ? scaling.find("type") : nullptr;
+  require(
+      type == nullptr || type->as_string() == "default",
+      "{}: rope_scaling.type: expected the key rope_type, because versions of transformers read this one differently",
+      scaling.origin());
 }
 
 Node rope_table(double theta, const nn::RopeScaling& scaling) {
@@ -92,7 +108,8 @@ void read_layer_ropes(
     of_sliding = read_rope_table(*table, of_sliding.theta, positions);
   }
   if (const Node* scaling = config.find("rope_scaling"); scaling != nullptr && !scaling->is_null()) {
-    of_full.scaling = read_rope_scaling(*scaling, positions);
+    refuse_type(*scaling);
+    of_full = read_rope_table(*scaling, of_full.theta, positions);
   }
   shape.rope_theta = of_full.theta;
   shape.rope_scaling = of_full.scaling;

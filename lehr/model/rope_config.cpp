@@ -5,7 +5,7 @@
 
 namespace lehr::model {
 
-nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddings, bool partial) {
+nn::RopeScaling read_rope_scaling(const Node& rope, const RopeScalingContext& context) {
   for (const auto& [key, value] : rope.entries()) {
     require(
         !value.is_table(),
@@ -14,7 +14,7 @@ nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddi
         value.key());
   }
   require(
-      partial || double_or(rope, "partial_rotary_factor", 1) == 1,
+      context.partial || double_or(rope, "partial_rotary_factor", 1) == 1,
       "{}: {}.partial_rotary_factor: expected 1, found another value; this is not supported",
       rope.origin(),
       rope.key());
@@ -23,7 +23,9 @@ nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddi
     type_node = rope.find("type");
   }
   const std::string type = type_node != nullptr ? type_node->as_string() : "default";
-  const int64_t original = int_or(rope, "original_max_position_embeddings", max_position_embeddings);
+  const auto own_original = optional_int(rope, "original_max_position_embeddings");
+  const auto original =
+      context.original_max_position_embeddings ? context.original_max_position_embeddings : own_original;
   if (type == "default") {
     return nn::NoRopeScaling{};
   }
@@ -32,12 +34,14 @@ nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddi
     return nn::LinearRopeScaling{.factor = factor};
   }
   if (type == "dynamic") {
-    return nn::DynamicNtkRopeScaling{.factor = factor, .original_max_position_embeddings = original};
+    // transformers reads no other length.
+    return nn::DynamicNtkRopeScaling{
+        .factor = factor, .original_max_position_embeddings = context.max_position_embeddings};
   }
   if (type == "yarn") {
     return nn::YarnRopeScaling{
         .factor = factor,
-        .original_max_position_embeddings = original,
+        .original_max_position_embeddings = original.value_or(context.max_position_embeddings),
         .beta_fast = double_or(rope, "beta_fast", 32),
         .beta_slow = double_or(rope, "beta_slow", 1),
         .attention_factor = optional_double(rope, "attention_factor"),
@@ -50,7 +54,7 @@ nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddi
         .factor = factor,
         .low_freq_factor = rope.at("low_freq_factor").as_double(),
         .high_freq_factor = rope.at("high_freq_factor").as_double(),
-        .original_max_position_embeddings = rope.at("original_max_position_embeddings").as_int()};
+        .original_max_position_embeddings = original.value_or(context.max_position_embeddings)};
   }
   fail("{}: rope_type: expected default, linear, dynamic, yarn or llama3, found {}", rope.origin(), type);
 }
@@ -65,10 +69,20 @@ const Node* rope_table_of(const Node& config) {
   return nullptr;
 }
 
-double read_rope_theta(const Node& config, double otherwise) {
-  const double beside = double_or(config, "rope_theta", otherwise);
+namespace {
+double in_table_or_beside(const Node& config, const char* key, double otherwise) {
+  const double beside = double_or(config, key, otherwise);
   const Node* table = rope_table_of(config);
-  return table == nullptr ? beside : double_or(*table, "rope_theta", beside);
+  return table == nullptr ? beside : double_or(*table, key, beside);
+}
+}  // namespace
+
+double read_rope_theta(const Node& config, double otherwise) {
+  return in_table_or_beside(config, "rope_theta", otherwise);
+}
+
+double read_partial_rotary_factor(const Node& config, double otherwise) {
+  return in_table_or_beside(config, "partial_rotary_factor", otherwise);
 }
 
 void check_rope_scaling(const nn::RopeScaling& scaling, double rope_theta, int64_t head_dim, const std::string& where) {
@@ -92,7 +106,6 @@ struct WriteRopeScaling {
     Node node = Node::make_table();
     node.set("rope_type", Node("dynamic"));
     node.set("factor", Node(s.factor));
-    node.set("original_max_position_embeddings", Node(s.original_max_position_embeddings));
     return node;
   }
   Node operator()(const nn::YarnRopeScaling& s) const {

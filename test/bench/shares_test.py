@@ -6,8 +6,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Tests whose processes are not built with a sanitizer (Python with the module, projects of their own), which run no C++
 # code of their own, or which a part of a share runs in the release build.
-WITHOUT = {"docs_blocks", "gpu_check", "interop", "interop_peft", "interop_python", "mutated_configs", "notebooks",
-           "python_package"}
+WITHOUT = {"docs_blocks", "gpu_check", "interop", "interop_configs", "interop_peft", "interop_python",
+           "mutated_configs", "notebooks", "python_package"}
 
 
 class Shares(unittest.TestCase):

@@ -7,6 +7,7 @@
 #include "lehr/model/config_values.h"
 #include "lehr/model/deepseek_moe_config.h"
 #include "lehr/model/define_decoder_family.h"
+#include "lehr/model/rope_config.h"
 
 namespace lehr::model {
 
@@ -38,10 +39,7 @@ struct Family {
     shape.num_nextn_predict_layers = read_mtp_modules(kMtpNames, config);
     shape.qkv_bias = bool_or(config, "attention_bias", false);
     shape.qk_norm = bool_or(config, "use_qk_norm", false);
-    shape.partial_rotary_factor = double_or(config, "partial_rotary_factor", 0.5);
-    if (const Node* rope = config.find("rope_parameters"); rope != nullptr && !rope->is_null()) {
-      shape.partial_rotary_factor = double_or(*rope, "partial_rotary_factor", shape.partial_rotary_factor);
-    }
+    shape.partial_rotary_factor = read_partial_rotary_factor(config, 0.5);
     if (config.find("rms_norm_eps") == nullptr) {
       shape.rms_norm_eps = 1e-5;
     }

@@ -42,8 +42,8 @@ struct Family {
       shape.rms_norm_eps = 1e-5;
     }
     shape.rope_theta = read_rope_theta(config, kTheta);
-    const auto says = [&](const char* key) { return config.find(key) != nullptr && !config.at(key).is_null(); };
-    if (!says("rope_parameters") && !says("rope_scaling")) {
+    const Node* parameters = config.find("rope_parameters");
+    if (rope_table_of(config) == nullptr && (parameters == nullptr || parameters->is_null())) {
       shape.rope_scaling = yarn();
     }
     shape.pattern = {

@@ -7,6 +7,7 @@
 #include "lehr/model/config_values.h"
 #include "lehr/model/decoder_limits.h"
 #include "lehr/model/define_decoder_family.h"
+#include "lehr/model/rope_config.h"
 
 namespace lehr::model {
 
@@ -52,10 +53,7 @@ struct Family {
     require_size(config.origin() + ": ", "shared_expert_intermediate_size", moe.shared_expert_intermediate_size);
     shape.moe = std::move(moe);
     shape.num_nextn_predict_layers = read_mtp_modules(kMtpNames, config);
-    shape.partial_rotary_factor = double_or(config, "partial_rotary_factor", 0.25);
-    if (const Node* rope = config.find("rope_parameters"); rope != nullptr && !rope->is_null()) {
-      shape.partial_rotary_factor = double_or(*rope, "partial_rotary_factor", shape.partial_rotary_factor);
-    }
+    shape.partial_rotary_factor = read_partial_rotary_factor(config, 0.25);
   }
 
   static void write(const DecoderConfig& shape, Node& node) {
