@@ -66,6 +66,7 @@ void set_dotted(Node& root, const std::string& key, Node value) {
     } else {
       if (!at->is_table()) {
         *at = Node::make_table();
+        at->set_origin(value.where());
       }
       if (at->find(parts[i]) == nullptr) {
         // If the next part is a number, this value is a list.

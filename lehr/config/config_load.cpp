@@ -208,7 +208,7 @@ class Loader : public FieldVisitor {
       for (const auto& [name, value] : node.entries()) {
         find_unknown(value, key.empty() ? name : key + "." + name);
       }
-    } else if (node.is_list()) {
+    } else if (node.is_list() && known_.count(key + ".0") != 0) {  // not [[training]], which is reported as a list
       for (size_t i = 0; i < node.size(); ++i) {
         find_unknown(node.at(i), fmt::format("{}.{}", key, i));
       }

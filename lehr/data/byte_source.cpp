@@ -44,37 +44,83 @@ class PlainSource : public ByteSource {
   OpenFile file_;
 };
 
+// Members are inflated one by one, because zlib's gzread takes bytes that begin no member for the end of the file, and
+// so would lose all that follows a damaged header.
 class GzipSource : public ByteSource {
  public:
-  explicit GzipSource(const std::filesystem::path& path) : GzipSource(path.string(), OpenFile(path)) {}
-  ~GzipSource() override { ::gzclose(file_); }
+  explicit GzipSource(const std::filesystem::path& path)
+      : name_(path.string()), raw_(path), expansion_(name_, raw_.size()), block_(kBlockBytes) {
+    constexpr int kGzipOnly = 16;
+    if (::inflateInit2(&stream_, kGzipOnly + MAX_WBITS) != Z_OK) {
+      fail_runtime("{}: cannot be opened: zlib has no memory", name_);
+    }
+  }
+  ~GzipSource() override { ::inflateEnd(&stream_); }
   GzipSource(const GzipSource&) = delete;
   GzipSource& operator=(const GzipSource&) = delete;
 
   const std::string& name() const override { return name_; }
 
   int64_t read(char* out, int64_t capacity) override {
-    const int got = ::gzread(file_, out, static_cast<unsigned>(std::min<int64_t>(capacity, 1 << 30)));
-    int error = Z_OK;
-    const char* text = ::gzerror(file_, &error);
-    require(error != Z_BUF_ERROR, "{}: the gzip file is truncated", name_);
-    require(got >= 0, "{}: the gzip file is damaged: {}", name_, text);
-    require(::gzdirect(file_) == 0, "{}: its name ends in .gz, but it is not a gzip file", name_);
+    const auto room = static_cast<uInt>(std::min<int64_t>(capacity, 1 << 30));
+    stream_.next_out = reinterpret_cast<Bytef*>(out);
+    stream_.avail_out = room;
+    while (stream_.avail_out == room && find_member()) {
+      inflate_some();
+    }
+    const auto got = static_cast<int64_t>(room - stream_.avail_out);
     expansion_.add(got);
     return got;
   }
 
  private:
-  GzipSource(const std::string& name, OpenFile file)
-      : name_(name), expansion_(name, file.size()), file_(::gzdopen(file.descriptor(), "rb")) {
-    require(file_ != nullptr, "{}: cannot be opened: {}", name_, std::strerror(errno));
-    file.release();  // zlib closes it
-    ::gzbuffer(file_, kBlockBytes);
+  // Returns whether there are bytes of a member. Zeros after a member are padding, as gzip writes to tapes.
+  bool find_member() {
+    for (;;) {
+      while (!inside_member_ && members_ > 0 && stream_.avail_in > 0 && *stream_.next_in == 0) {
+        ++stream_.next_in;
+        --stream_.avail_in;
+      }
+      if (stream_.avail_in > 0) {
+        inside_member_ = true;
+        return true;
+      }
+      const int64_t got = raw_.read(block_.data(), static_cast<int64_t>(block_.size()));
+      if (got == 0) {
+        require(!inside_member_, "{}: the gzip file is truncated", name_);
+        require(members_ > 0, "{}: its name ends in .gz, but it is not a gzip file", name_);
+        return false;
+      }
+      stream_.next_in = reinterpret_cast<Bytef*>(block_.data());
+      stream_.avail_in = static_cast<uInt>(got);
+    }
+  }
+
+  void inflate_some() {
+    const int status = ::inflate(&stream_, Z_NO_FLUSH);
+    if (status == Z_STREAM_END) {
+      ++members_;
+      inside_member_ = false;
+      ::inflateReset(&stream_);
+      return;
+    }
+    if (status != Z_OK && status != Z_BUF_ERROR) {
+      const std::string reason = stream_.msg != nullptr ? stream_.msg : "unknown error";
+      require(
+          members_ > 0 || reason != "incorrect header check",
+          "{}: its name ends in .gz, but it is not a gzip file",
+          name_);
+      fail("{}: the gzip file is damaged: {}", name_, reason);
+    }
   }
 
   std::string name_;
+  PlainSource raw_;
   Expansion expansion_;
-  gzFile file_;
+  std::vector<char> block_;
+  z_stream stream_{};
+  int64_t members_ = 0;
+  bool inside_member_ = false;
 };
 
 class ZstdSource : public ByteSource {

@@ -164,21 +164,21 @@ ChatTemplate::Rendering ChatTemplate::render(const ChatJson& messages, const Cha
 
 std::shared_ptr<const ChatTemplate> load_chat_template(
     const std::string& what, const std::string& tokenizer, const std::string& subject) {
+  // A command takes a template by an option, a run by a key.
+  const char* setting = subject.starts_with("lehr ") ? "--chat-template" : "tokenizer.chat_template";
   if (what != "byte" && fs::is_directory(what)) {
     auto source = find_source(what);
     if (!source) {
       fail(
           "{}: {}: the folder has no chat template (chat_template.jinja, or \"chat_template\" in "
-          "tokenizer_config.json); set tokenizer.chat_template",
+          "tokenizer_config.json); set {}",
           subject,
-          what);
+          what,
+          setting);
     }
     return std::make_shared<const ChatTemplate>(source->text, source->name, special_tokens_of(what), source->tool_use);
   }
-  require(
-      what != "byte",
-      "{}: the byte tokenizer has no chat template; set tokenizer.chat_template to a template file",
-      subject);
+  require(what != "byte", "{}: the byte tokenizer has no chat template; set {} to a template file", subject, setting);
   require(fs::is_regular_file(what), "{}: {}: no such file or folder; expected a chat template", subject, what);
   const bool folder = !tokenizer.empty() && fs::is_directory(tokenizer);
   return std::make_shared<const ChatTemplate>(

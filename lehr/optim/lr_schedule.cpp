@@ -187,7 +187,8 @@ void LRSchedulerConfig::check(Problems& all_problems) const {
   if (!phases.empty() && decay_ratio) {
     problems.add("lr_scheduler.decay_ratio", "has no effect with `phases`; remove one of the two");
   }
-  if (total_steps && problems.empty()) {
+  // A number of steps that is not positive is reported by its own rule.
+  if (total_steps && *total_steps > 0 && problems.empty()) {
     phases.empty() ? check_decay_fits(*this, *total_steps, problems) : check_phases_fit(phases, *total_steps, problems);
   }
   for (const auto& item : problems.items()) {

@@ -99,7 +99,11 @@ class TemporaryFolder {
 void require_new_folder(const fs::path& output) {
   const fs::path path = without_slash(output);
   require(!fs::exists(path), "{}: already exists; choose another folder", output.string());
-  require(fs::is_directory(path.parent_path()), "{}: no such folder; create it first", path.parent_path().string());
+  require(
+      fs::is_directory(path.parent_path()),
+      "{}: {}",
+      path.parent_path().string(),
+      fs::exists(path.parent_path()) ? "is not a folder" : "no such folder; create it first");
 }
 
 void set_blocks(Node& config, const descriptor::ModelArgs& args) {

@@ -18,7 +18,7 @@ std::string format_integrity(const Integrity& files) {
 }
 
 Integrity parse_integrity(const std::string& text, const std::string& subject) {
-  const auto json = parse_strict_json(text, subject, 4, "");
+  const auto json = parse_strict_json(text, subject, 4, "the file is damaged");
   Integrity files;
   try {
     for (const auto& [name, entry] : json.at("files").items()) {

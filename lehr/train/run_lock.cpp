@@ -27,12 +27,27 @@ bool lock(int file) {
   }
   return true;
 }
+
+void create_run_folder(const std::filesystem::path& folder) {
+  require(!folder.empty(), "job.dump_folder: expected a folder, found an empty text");
+  // Only a shell expands it, and not in --job.dump_folder=~/run.
+  require(
+      *folder.begin() != "~" || std::filesystem::exists("~"),
+      "job.dump_folder: {}: the home folder is not written as ~ here; write its path",
+      folder.string());
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  require(
+      !error || !std::filesystem::is_symlink(folder),
+      "job.dump_folder: {} is a symbolic link to {}, which is not a folder that exists",
+      folder.string(),
+      error ? std::filesystem::read_symlink(folder).string() : "");
+  require(!error, "job.dump_folder: {} cannot be created: {}", folder.string(), error.message());
+}
 }  // namespace
 
 RunLock::RunLock(const std::filesystem::path& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  require(!error, "job.dump_folder: {} cannot be created: {}", folder.string(), error.message());
+  create_run_folder(folder);
   const auto path = folder / ".lock";
   file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   require(file_ >= 0, "job.dump_folder: {} cannot be written to: {}", folder.string(), std::strerror(errno));

@@ -136,6 +136,7 @@ TEST(Config, NamesTheTableThatAKeyBelongsTo) {
   EXPECT_THAT(problem("[trainign]\nsteps = 3\n"), HasSubstr("did you mean 'training'?"));
   EXPECT_THAT(
       problem("[training]\n[[training.parts]]\nweight = 1.0\n"), HasSubstr("training.parts.0.path: is missing"));
+  EXPECT_EQ(problem("[[training]]\nsteps = 3\n"), "run.toml:1:3: training: expected a table, found a list of 1");
 }
 
 TEST(Config, NeverConvertsOneTypeToAnother) {
@@ -178,6 +179,12 @@ TEST(Config, CommandLineWinsOverFileWinsOverDefault) {
       },
       Throws<Error>(Property(
           &Error::what, HasSubstr("command line: --training.stesp: unknown key; did you mean 'training.steps'?"))));
+  EXPECT_THAT(
+      [&] {
+        load_config<Sample>({.file = file, .overrides = {{"training.steps.x", "7"}}});
+      },
+      Throws<Error>(
+          Property(&Error::what, HasSubstr("command line: --training.steps: expected an integer, found a table"))));
   std::filesystem::remove(file);
 }
 

@@ -149,6 +149,18 @@ TEST(Corpus, RefusesTruncatedOrInvalidCompression) {
   damaged[gz.size() / 2] ^= 0x55;
   damaged[gz.size() / 2 + 1] ^= 0x55;
   EXPECT_THAT(error_for("a.txt.gz", damaged), HasSubstr("the gzip file is damaged"));
+  // All that follows the damaged header of a second member would be lost.
+  EXPECT_THAT(error_for("a.txt.gz", gz + "?" + gz.substr(1)), HasSubstr("the gzip file is damaged"));
+  EXPECT_THAT(error_for("a.txt.gz", gz + gz.substr(0, 1)), EndsWith("the gzip file is truncated"));
+  EXPECT_THAT(error_for("a.txt.gz", ""), HasSubstr("it is not a gzip file"));
+}
+
+TEST(Corpus, ReadsGzipMembersThatAreEmptyOrPaddedWithZeros) {
+  const TemporaryFolder folder;
+  const auto path = write_file(
+      folder / "a.txt.gz",
+      gzipped("") + gzipped("one ") + std::string(1000, '\0') + gzipped("two") + std::string(3, '\0'));
+  EXPECT_THAT(texts({{.path = path}}), ElementsAre("one two"));
 }
 
 TEST(Corpus, TablesAndArchivesAreNotReadAsText) {

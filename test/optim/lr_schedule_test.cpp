@@ -83,6 +83,7 @@ TEST(LRSchedule, RefusesPhasesThatDoNotFitIntoTheRun) {
       testing::StartsWith("lr_scheduler.decay_ratio: 5 warm-up steps and 8 decay steps"));
   EXPECT_THROW(LRSchedule({.warmup_steps = 10}, 5), Error);
   EXPECT_EQ(problems_of({.warmup_steps = 5, .decay_ratio = 0.5}, 10), "");
+  EXPECT_EQ(problems_of({.warmup_steps = 10}, 0), "");  // training.steps reports it
 }
 
 TEST(PiecewiseSchedule, RunsAPhaseInStepsThenOneInPercentThenTheRest) {

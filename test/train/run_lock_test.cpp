@@ -8,11 +8,13 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <thread>
 
 #include "lehr/base/error.h"
+#include "test/base/any_error.h"
 #include "test/train/support.h"
 
 namespace lehr::train {
@@ -28,6 +30,18 @@ TEST(RunLock, IsSeenWhileARunHoldsIt) {
     EXPECT_THROW(RunLock(folder.path()), Error);
   }
   EXPECT_EQ(is_locked(folder.path()), false);
+}
+
+TEST(RunLock, NamesAFolderThatCannotBeMeant) {
+  const testing::Folder folder;
+  const auto problem = [](const std::filesystem::path& path) { return any_error::error_of([&] { RunLock{path}; }); };
+  EXPECT_THAT(problem(""), ::testing::HasSubstr("expected a folder, found an empty text"));
+  EXPECT_THAT(
+      problem("~/run"), ::testing::HasSubstr("job.dump_folder: ~/run: the home folder is not written as ~ here"));
+  EXPECT_FALSE(std::filesystem::exists("~"));
+  std::filesystem::create_symlink("gone", folder.path() / "link");
+  EXPECT_THAT(
+      problem(folder.path() / "link"), ::testing::HasSubstr("link is a symbolic link to gone, which is not a folder"));
 }
 
 // is_locked holds the lock for a moment; a run that starts in it must not be refused.
