@@ -187,8 +187,16 @@ def put_sparse_layers(rng, c):
           "decoder_sparse_step": rng.choice([1, 1, 2, 3]), "mlp_only_layers": rng.choice([[], None, [0], [1]])}
 
 
+def grows_or_yarn(c):
+    tables = str(c.get("rope_scaling")) + str(c.get("rope_parameters"))
+    return "dynamic" in tables or "yarn" in tables
+
+
 def mixtral(rng, c):
-    put_rope(rng, c, put_heads(rng, c, null=True))
+    width = put_heads(rng, c, null=True)
+    put_rope(rng, c, width)
+    if grows_or_yarn(c):
+        c["head_dim"] = width  # without which transformers fails
     put_experts(rng, c, rng.choice(["num_local_experts", "num_local_experts", "num_experts"]))
     c |= {"sliding_window": rng.choice([None, window(rng)]), "router_jitter_noise": 0.0}
 
@@ -300,7 +308,7 @@ CLASS = {"qwen2": "Qwen2", "smollm3": "SmolLM3", "gemma3_text": "Gemma3", "qwen3
 NO_CLASSIFIER = {"glm4_moe", "nemotron_h"}
 NO_TOKEN_CLASSIFIER = NO_CLASSIFIER | {"olmo2", "olmo3", "gemma3_text"}
 # Where null is the number of heads.
-NULL_KEY_VALUE_HEADS = {"llama", "qwen2", "qwen3", "smollm3", "olmo2", "olmo3", "deepseek_v3"}
+NULL_KEY_VALUE_HEADS = {"llama", "olmo2", "olmo3", "deepseek_v3"}
 # Keys whose defaults fit all configs.
 MAY_LACK = ["rms_norm_eps", "hidden_act", "tie_word_embeddings", "sliding_window", "layer_types", "max_window_layers",
             "attention_bias", "mlp_bias", "norm_topk_prob", "routed_scaling_factor", "n_shared_experts",
