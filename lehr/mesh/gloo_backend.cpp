@@ -2,8 +2,12 @@
 
 #include <gloo/transport/device.h>
 
+#include <condition_variable>
 #include <cstdlib>
+#include <memory>
+#include <mutex>
 #include <sstream>
+#include <utility>
 
 // The wheel has no headers of Gloo; those of Debian's libgloo-dev declare the part that this file needs, and the code
 // is the wheel's. No other file may include this header.
@@ -12,6 +16,50 @@
 namespace lehr::mesh {
 
 namespace {
+// Work whose waits follow a clock that nobody can set. c10d's own waits with a time limit follow the time of day.
+class SteadyWork : public c10d::Work {
+ public:
+  explicit SteadyWork(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)), end_(std::make_shared<End>()) {
+    work_->getFuture()->addCallback([end = end_](c10::ivalue::Future&) {
+      const std::lock_guard lock(end->mutex);
+      end->is_reached = true;
+      end->reached.notify_all();
+    });
+  }
+
+  bool isCompleted() override { return work_->isCompleted(); }
+  bool isSuccess() const override { return work_->isSuccess(); }
+  std::exception_ptr exception() const override { return work_->exception(); }
+  void abort() override { work_->abort(); }
+
+  // Returns false when the time is over.
+  bool wait(std::chrono::milliseconds timeout) override {
+    {
+      std::unique_lock lock(end_->mutex);
+      const auto is_reached = [this] { return end_->is_reached; };
+      if (timeout == kNoTimeout) {
+        end_->reached.wait(lock, is_reached);
+      } else if (!end_->reached.wait_for(lock, timeout, is_reached)) {
+        return false;
+      }
+    }
+    return work_->wait(kNoTimeout);  // Returns immediately, or throws what the work failed with.
+  }
+
+ private:
+  struct End {
+    std::mutex mutex;
+    std::condition_variable reached;
+    bool is_reached = false;
+  };
+  c10::intrusive_ptr<c10d::Work> work_;
+  std::shared_ptr<End> end_;
+};
+
+c10::intrusive_ptr<c10d::Work> steady(c10::intrusive_ptr<c10d::Work> work) {
+  return c10::make_intrusive<SteadyWork>(std::move(work));
+}
+
 // Chunks that are being received from all ranks, and their sum, which the first successful wait() computes.
 class SumOfChunks : public c10d::Work {
  public:
@@ -62,6 +110,30 @@ class Collectives : public c10d::ProcessGroupGloo {
  public:
   using c10d::ProcessGroupGloo::ProcessGroupGloo;
 
+  c10::intrusive_ptr<c10d::Work> allreduce(
+      std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
+    return steady(ProcessGroupGloo::allreduce(tensors, options));
+  }
+  c10::intrusive_ptr<c10d::Work> _allgather_base(
+      at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
+    return steady(ProcessGroupGloo::_allgather_base(output, input, options));
+  }
+  c10::intrusive_ptr<c10d::Work> alltoall_base(
+      at::Tensor& output,
+      at::Tensor& input,
+      std::vector<int64_t>& output_sizes,
+      std::vector<int64_t>& input_sizes,
+      const c10d::AllToAllOptions& options) override {
+    return steady(ProcessGroupGloo::alltoall_base(output, input, output_sizes, input_sizes, options));
+  }
+  c10::intrusive_ptr<c10d::Work> broadcast(
+      std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override {
+    return steady(ProcessGroupGloo::broadcast(tensors, options));
+  }
+  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override {
+    return steady(ProcessGroupGloo::barrier(options));
+  }
+
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
       at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
     if (options.reduceOp != c10d::ReduceOp::SUM) {
@@ -70,7 +142,7 @@ class Collectives : public c10d::ProcessGroupGloo {
     at::Tensor sent = input.view({getSize(), -1});
     at::Tensor chunks = at::empty_like(sent);
     std::vector<int64_t> even;  // empty: equal parts for all ranks
-    auto arrival = alltoall_base(chunks, sent, even, even);
+    auto arrival = alltoall_base(chunks, sent, even, even, c10d::AllToAllOptions());
     return c10::make_intrusive<SumOfChunks>(std::move(arrival), chunks, output.view(-1));
   }
 

@@ -126,6 +126,7 @@ class Watchdog::Waiting {
     watchdog.waits_since_ = Clock::now();
     watchdog.latest_offset_ = watchdog.clock_offset();
     watchdog.set_back_ = false;
+    watchdog.is_overdue_ = false;
   }
   ~Waiting() {
     const std::lock_guard lock(watchdog_.mutex_);
@@ -159,6 +160,7 @@ void Watchdog::look_at_clock() {
   if (message) {
     message->abort();
   } else {
+    is_overdue_ = true;
     options_.disconnect();
   }
 }
@@ -273,6 +275,9 @@ void Watchdog::wait(
       // Waits in slices, to notice that another rank has failed. A slice that times out throws, as a failure does.
       for (bool done = false; !done;) {
         check();
+        if (is_overdue_) {
+          fail_runtime("the time limit passed, but the clock was set back");
+        }
         try {
           done = work->wait(milliseconds(250));
         } catch (const std::exception&) {

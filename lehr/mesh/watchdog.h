@@ -139,6 +139,7 @@ class Watchdog {
   std::optional<CollectiveRecord::Clock::time_point> waits_since_;  // in the backend
   std::chrono::nanoseconds latest_offset_{};  // of the time of day from the steady clock, since then
   bool set_back_ = false;                     // the time of day, since then
+  std::atomic<bool> is_overdue_ = false;      // the wait, by a clock that nobody can set
   std::string doing_;
   int64_t answered_ = 0;  // requests for reports
   bool ending_ = false;

@@ -155,6 +155,25 @@ TEST(Watchdog, EndsACollectiveInTimeIfTheClockWasSetBack) {
       HasSubstr("all_reduce number 1 on axis tp (ranks 0, 1) was not finished within 1 s"));
 }
 
+// A collective of which the backend's own waits go on after connections are broken, as Gloo's do on the side that
+// breaks them.
+class Endless : public c10d::Work {
+ public:
+  bool isCompleted() override { return false; }
+  bool wait(milliseconds /*timeout*/) override {
+    std::this_thread::sleep_for(milliseconds(50));
+    return false;
+  }
+};
+
+TEST(Watchdog, EndsACollectiveThatBrokenConnectionsDoNotEnd) {
+  Rank rank(milliseconds(1000));
+  EXPECT_THAT(
+      failure_of_a_wait(rank, c10::make_intrusive<Endless>(), /*message=*/false),
+      HasSubstr("all_reduce number 1 on axis tp (ranks 0, 1) was not finished within 1 s"));
+  EXPECT_GE(rank.disconnected, 1) << "nothing may wait for this rank";
+}
+
 TEST(Watchdog, EndsAMessageInTimeIfTheClockWasSetBack) {
   Rank rank(milliseconds(1000));
   EXPECT_THAT(
