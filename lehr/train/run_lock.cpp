@@ -37,11 +37,13 @@ void create_run_folder(const std::filesystem::path& folder) {
       folder.string());
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  require(
-      !error || !std::filesystem::is_symlink(folder),
-      "job.dump_folder: {} is a symbolic link to {}, which is not a folder that exists",
-      folder.string(),
-      error ? std::filesystem::read_symlink(folder).string() : "");
+  std::error_code ignored;
+  if (const auto target = std::filesystem::read_symlink(folder, ignored); error && !target.empty()) {
+    fail(
+        "job.dump_folder: {} is a symbolic link to {}, which is not a folder that exists",
+        folder.string(),
+        target.string());
+  }
   require(!error, "job.dump_folder: {} cannot be created: {}", folder.string(), error.message());
 }
 }  // namespace
