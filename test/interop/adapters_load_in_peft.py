@@ -8,6 +8,8 @@ Needs torch, transformers, safetensors and peft: in this Python, in the one that
 import json, os, shutil, subprocess, sys, tempfile
 from pathlib import Path
 
+from other_python import run_there_or_skip
+
 root = Path(__file__).resolve().parents[2]
 
 try:
@@ -16,12 +18,7 @@ try:
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, logging
 except ImportError as missing:
-    other = os.environ.pop("LEHR_INTEROP_PYTHON", str(root / ".bench/bin/python"))
-    if os.path.exists(other) and not os.environ.get("LEHR_INTEROP_TRIED"):
-        os.environ["LEHR_INTEROP_TRIED"] = other
-        os.execv(other, [other, *sys.argv])
-    print(f"skipped: {missing}; set LEHR_INTEROP_PYTHON to a Python with torch, transformers, safetensors and peft")
-    sys.exit(77)
+    run_there_or_skip(missing, "torch, transformers, safetensors and peft")
 
 logging.set_verbosity_error()  # a base has no classification head, and warns about it every time
 lehr = os.path.abspath(sys.argv[1])

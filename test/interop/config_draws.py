@@ -1,6 +1,6 @@
 """Random valid config.json files of the families that Lehr reads, for random_configs.py.
 
-draw(rng) returns the name of a family and the keys of a config.json, as published folders spell them. Keys that have a
+draw(rng, family) returns the keys of a config.json of that family, as published folders spell them. Keys that have a
 default are left out now and then, and some configs have a key that Lehr refuses.
 """
 

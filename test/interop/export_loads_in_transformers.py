@@ -8,6 +8,8 @@ Needs torch, transformers and safetensors: in this Python, in the one that LEHR_
 import json, os, subprocess, sys, tempfile
 from pathlib import Path
 
+from other_python import run_there_or_skip
+
 root = Path(__file__).resolve().parents[2]
 
 try:
@@ -16,12 +18,7 @@ try:
     from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification,
                               AutoModelForTokenClassification, AutoTokenizer, GenerationConfig)
 except ImportError as missing:
-    other = os.environ.pop("LEHR_INTEROP_PYTHON", str(root / ".bench/bin/python"))
-    if os.path.exists(other) and not os.environ.get("LEHR_INTEROP_TRIED"):
-        os.environ["LEHR_INTEROP_TRIED"] = other
-        os.execv(other, [other, *sys.argv])
-    print(f"skipped: {missing}; set LEHR_INTEROP_PYTHON to a Python with torch, transformers and safetensors")
-    sys.exit(77)
+    run_there_or_skip(missing, "torch, transformers and safetensors")
 
 lehr = os.path.abspath(sys.argv[1])
 work = Path(tempfile.mkdtemp(prefix="lehr-interop-"))

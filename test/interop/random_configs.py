@@ -11,8 +11,10 @@ import itertools, json, os, random, re, shutil, subprocess, sys, tempfile, warni
 from collections import Counter
 from pathlib import Path
 
+from other_python import run_there_or_skip
+
 root = Path(__file__).resolve().parents[2]
-sys.path += [str(root / "script"), str(Path(__file__).parent)]
+sys.path.append(str(root / "script"))
 
 try:
     import torch
@@ -21,12 +23,7 @@ try:
     from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification,
                               AutoModelForTokenClassification)
 except ImportError as missing:
-    other = os.environ.pop("LEHR_INTEROP_PYTHON", str(root / ".bench/bin/python"))
-    if os.path.exists(other) and not os.environ.get("LEHR_INTEROP_TRIED"):
-        os.environ["LEHR_INTEROP_TRIED"] = other
-        os.execv(other, [other, *sys.argv])
-    print(f"skipped: {missing}; set LEHR_INTEROP_PYTHON to a Python with torch, transformers and safetensors")
-    sys.exit(77)
+    run_there_or_skip(missing, "torch, transformers and safetensors")
 
 import config_draws
 from make_family_references import float32_is_float64, published, randomize, with_backbone
