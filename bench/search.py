@@ -253,7 +253,7 @@ def main():
     p.add_argument("--teacher-steps", type=int, help="not given: those of the recipe")
     p.add_argument("--local-steps", type=int, default=150)
     p.add_argument("--distil-steps", type=int, default=200)
-    p.add_argument("--rounds", type=int, default=7, help="measurements of a time in the part costs, of which the shortest counts")
+    p.add_argument("--rounds", type=int, default=21, help="measurements of a time in the part costs")
     p.add_argument("--layers", type=int, default=32, help="layers of the model of the part reuse")
     p.add_argument("--work", type=Path, help="folder that is kept, and continued by the next run")
     p.add_argument("--out", default="bench/results_search.md")

@@ -20,52 +20,68 @@ void wait_for(const at::Tensor& tensor) {
   tensor.flatten().narrow(0, 0, 1).cpu();
 }
 
-// Measures calls of `run` that do the same work n times and wait for it. Short work is repeated, so that a time is at
-// least 20 ms. Of several measurements the shortest counts, since noise only adds.
+// Measures calls of `run`, which waits for its work. Short work is repeated, so that a time is at least 10 ms.
 class Timer {
  public:
-  Timer(const std::function<void(int64_t count)>& run, int64_t count) : run_(run) {
-    constexpr double kShortest = 0.02;
-    run(count);  // warms up
-    repeats_ = std::clamp<int64_t>(static_cast<int64_t>(kShortest / std::max(time(count), 1e-7)), 1, 10'000);
+  explicit Timer(std::function<void()> run) : run_(std::move(run)) {
+    constexpr double kShortest = 0.01;
+    run_();  // warms up
+    repeats_ = std::clamp<int64_t>(static_cast<int64_t>(kShortest / std::max(time(), 1e-7)), 1, 10'000);
   }
 
-  // Returns the seconds of run(count).
-  double time(int64_t count) const {
+  // Returns the seconds of a call.
+  double time() const {
     const double begin = metric::ThroughputMeter::steady_seconds();
     for (int64_t i = 0; i < repeats_; ++i) {
-      run_(count);
+      run_();
     }
     return (metric::ThroughputMeter::steady_seconds() - begin) / static_cast<double>(repeats_);
   }
 
  private:
-  const std::function<void(int64_t count)>& run_;
+  std::function<void()> run_;
   int64_t repeats_ = 1;
 };
 
-// Returns the slope between the times of N and 2 N calls, which leaves out the fixed part of a measurement.
-double seconds_per_call(const std::function<void(int64_t count)>& run, int64_t count, int64_t rounds) {
-  constexpr int64_t kMostRounds = 10;  // times `rounds`, while noise makes 2 N calls seem faster than N
-  const Timer timer(run, count);
-  double shorter = std::numeric_limits<double>::infinity(), longer = shorter;
-  for (int64_t round = 0; round < rounds || (longer <= shorter && round < kMostRounds * rounds); ++round) {
-    shorter = std::min(shorter, timer.time(count));
-    longer = std::min(longer, timer.time(2 * count));
-  }
-  return longer > shorter ? (longer - shorter) / static_cast<double>(count) : longer / static_cast<double>(2 * count);
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
-// Returns the time of work without parts that repeat.
-double seconds_of(const std::function<void()>& run, int64_t rounds) {
-  const std::function<void(int64_t)> once = [&](int64_t) { run(); };
-  const Timer timer(once, 1);
-  double least = std::numeric_limits<double>::infinity();
-  for (int64_t round = 0; round < rounds; ++round) {
-    least = std::min(least, timer.time(1));
+// Work that is timed right before and after all other work. What slows the machine down slows both, so that their ratio
+// is nearly the same at any time.
+class Reference {
+ public:
+  explicit Reference(std::function<void()> run) : timer_(std::move(run)) {}
+
+  // Returns the median of `rounds` ratios of the time of `run` to the reference's.
+  double ratio(std::function<void()> run, int64_t rounds) {
+    const Timer timer(std::move(run));
+    std::vector<double> ratios;
+    double before = own_time();
+    for (int64_t round = 0; round < rounds; ++round) {
+      const double seconds = timer.time();
+      const double after = own_time();
+      ratios.push_back(2 * seconds / (before + after));
+      before = after;
+    }
+    return median_of(std::move(ratios));
   }
-  return least;
-}
+
+  // Returns the shortest time of the reference so far.
+  double least() const { return least_; }
+
+ private:
+  double own_time() {
+    const double seconds = timer_.time();
+    least_ = std::min(least_, seconds);
+    return seconds;
+  }
+
+  Timer timer_;
+  double least_ = std::numeric_limits<double>::infinity();
+};
 
 nn::ModelInputs input_of(const DecoderPieces& pieces, int64_t sequences, int64_t tokens) {
   nn::ModelInputs inputs;
@@ -172,11 +188,12 @@ class DecodingLayer {
   nn::KeyValueCaches caches_{1};  // of the piece's only layer
 };
 
-// Copies of a layer, with real numbers as weights: denormal ones would be slow. N and 2 N copies run one after another,
-// so that weights come from memory as they do in a model, and not from the cache of the call before.
+// Copies of a layer, with real numbers as weights: denormal ones would be slow. They run one after another, as many as
+// the model has layers if memory allows, so that weights come from where they do in a model, and not from the cache of
+// the call before.
 std::vector<Piece> copies_of(
     const DecoderPieces& pieces, int64_t layer, const descriptor::BlockConfig& block, const TimedInputs& inputs) {
-  constexpr int64_t kCopies = 8;
+  constexpr int64_t kMost = 16;
   constexpr int64_t kCopiesBytes = int64_t{1} << 29;
   std::vector<Piece> copies{pieces.layer(layer, block)};
   if (!copies.front()) {
@@ -191,8 +208,9 @@ std::vector<Piece> copies_of(
     bytes += 2 * inputs.decode.input_ids.size(0) * tokens * cached->heads * (cached->key_size + cached->value_size) *
              static_cast<int64_t>(c10::elementSize(pieces.dtype()));
   }
-  const int64_t count = std::clamp<int64_t>(kCopiesBytes / (2 * bytes), 1, kCopies);
-  while (static_cast<int64_t>(copies.size()) < 2 * count) {
+  const int64_t most = std::clamp<int64_t>(pieces.num_layers(), 2, kMost);
+  const int64_t count = std::clamp<int64_t>(kCopiesBytes / bytes, 2, most);
+  while (static_cast<int64_t>(copies.size()) < count) {
     copies.push_back(pieces.layer(layer, block));
   }
   for (const Piece& copy : copies) {
@@ -204,37 +222,95 @@ std::vector<Piece> copies_of(
   return copies;
 }
 
-// The times of that layer with this shape, in a model of such layers.
-PartSeconds seconds_of_layer(
+// Copies of a layer that run one after another on the inputs of a prefill, and of a decoding step.
+class LayersInRow {
+ public:
+  LayersInRow(
+      const DecoderPieces& pieces, int64_t layer, const descriptor::BlockConfig& block, const TimedInputs& inputs)
+      : inputs_(inputs),
+        copies_(copies_of(pieces, layer, block, inputs)),
+        all_(hidden_states_of(pieces, inputs.prefill)),
+        last_(hidden_states_of(pieces, inputs.decode)) {
+    for (const Piece& copy : copies_) {
+      decoding_.emplace_back(pieces, layer, block, copy, inputs);
+    }
+  }
+
+  // Returns their number; 0 for a layer without sub-blocks.
+  size_t size() const { return copies_.size(); }
+
+  void prefill() const {
+    run([&](size_t copy) { return run_piece(copies_[copy], inputs_.prefill, all_); });
+  }
+  void decode() const {
+    run([&](size_t copy) { return decoding_[copy].step(inputs_, last_); });
+  }
+
+ private:
+  void run(const std::function<at::Tensor(size_t copy)>& run_one) const {
+    at::Tensor last;
+    for (size_t copy = 0; copy < size(); ++copy) {
+      last = run_one(copy);
+    }
+    wait_for(last);
+  }
+
+  const TimedInputs& inputs_;
+  std::vector<Piece> copies_;
+  std::vector<DecodingLayer> decoding_;
+  at::Tensor all_, last_;
+};
+
+// Returns the first layer of the teacher that has a feed-forward block, else an attention, with that sub-block only.
+std::pair<int64_t, descriptor::BlockConfig> reference_layer(const SearchSpace& space) {
+  const std::vector<descriptor::BlockConfig> blocks = blocks_of(space, teacher_choice(space));
+  const auto is_no_op = [](const auto& subblock) { return std::holds_alternative<descriptor::NoOpSubblock>(subblock); };
+  for (size_t layer = 0; layer < blocks.size(); ++layer) {
+    if (!is_no_op(blocks[layer].ffn)) {
+      return {static_cast<int64_t>(layer), {.attention = descriptor::NoOpSubblock{}, .ffn = blocks[layer].ffn}};
+    }
+  }
+  return {0, blocks.front()};
+}
+
+// What all times are taken relative to: a layer of the teacher.
+class References {
+ public:
+  References(const Library& library, const TimedInputs& inputs)
+      : References(library.pieces(), reference_layer(library.space()), inputs) {}
+  References(const References&) = delete;
+  References& operator=(const References&) = delete;
+
+  Reference& prefill() { return prefill_; }
+  Reference& decode() { return decode_; }
+
+ private:
+  References(
+      const DecoderPieces& pieces, const std::pair<int64_t, descriptor::BlockConfig>& layer, const TimedInputs& inputs)
+      : layers_(pieces, layer.first, layer.second, inputs),
+        prefill_([this] { layers_.prefill(); }),
+        decode_([this] { layers_.decode(); }) {}
+
+  LayersInRow layers_;
+  Reference prefill_, decode_;
+};
+
+// The times of that layer with this shape, in a model of such layers, as ratios to the reference's.
+PartSeconds ratios_of_layer(
+    References& references,
     const DecoderPieces& pieces,
     int64_t layer,
     const descriptor::BlockConfig& block,
     const TimedInputs& inputs,
     int64_t rounds) {
-  const std::vector<Piece> copies = copies_of(pieces, layer, block, inputs);
-  if (copies.empty()) {
+  const LayersInRow layers(pieces, layer, block, inputs);
+  if (layers.size() == 0) {
     return {};
   }
-  const auto per_layer = [&](const std::function<at::Tensor(size_t copy)>& run) {
-    return seconds_per_call(
-        [&](int64_t layers) {
-          at::Tensor last;
-          for (int64_t i = 0; i < layers; ++i) {
-            last = run(static_cast<size_t>(i));
-          }
-          wait_for(last);
-        },
-        static_cast<int64_t>(copies.size()) / 2,
-        rounds);
-  };
-  std::vector<DecodingLayer> decoding;
-  for (const Piece& copy : copies) {
-    decoding.emplace_back(pieces, layer, block, copy, inputs);
-  }
-  const at::Tensor all = hidden_states_of(pieces, inputs.prefill), last = hidden_states_of(pieces, inputs.decode);
+  const auto count = static_cast<double>(layers.size());
   return {
-      .prefill = per_layer([&](size_t copy) { return run_piece(copies[copy], inputs.prefill, all); }),
-      .decode = per_layer([&](size_t copy) { return decoding[copy].step(inputs, last); })};
+      .prefill = references.prefill().ratio([&] { layers.prefill(); }, rounds) / count,
+      .decode = references.decode().ratio([&] { layers.decode(); }, rounds) / count};
 }
 
 // The last token's logits of each sequence.
@@ -242,20 +318,21 @@ at::Tensor logits_of(const Piece& head, const nn::ModelInputs& inputs, const at:
   return head->logits(run_piece(head, inputs, hidden_states).narrow(1, -1, 1));
 }
 
-// The time of the parts that every child has: embeddings, final norm and head.
-PartSeconds seconds_of_fixed(const Library& library, const TimedInputs& inputs, int64_t rounds) {
+// The same of the parts that every child has: embeddings, final norm and head.
+PartSeconds ratios_of_fixed(References& references, const Library& library, const TimedInputs& inputs, int64_t rounds) {
   const Piece embeddings = library.embeddings(), head = library.head();
-  const auto measure = [&](const nn::ModelInputs& of) {
+  const auto measure = [&](Reference& reference, const nn::ModelInputs& of) {
     const at::Tensor hidden_states = run_piece(embeddings, of, {});
-    return seconds_of([&] { wait_for(run_piece(embeddings, of, {})); }, rounds) +
-           seconds_of([&] { wait_for(logits_of(head, of, hidden_states)); }, rounds);
+    return reference.ratio([&] { wait_for(run_piece(embeddings, of, {})); }, rounds) +
+           reference.ratio([&] { wait_for(logits_of(head, of, hidden_states)); }, rounds);
   };
-  return {.prefill = measure(inputs.prefill), .decode = measure(inputs.decode)};
+  return {
+      .prefill = measure(references.prefill(), inputs.prefill), .decode = measure(references.decode(), inputs.decode)};
 }
 
-void set(Cost& cost, const PartSeconds& seconds) {
-  cost.prefill_seconds = seconds.prefill;
-  cost.decode_seconds = seconds.decode;
+void set(Cost& cost, const PartSeconds& ratios, const PartSeconds& reference) {
+  cost.prefill_seconds = ratios.prefill * reference.prefill;
+  cost.decode_seconds = ratios.decode * reference.decode;
 }
 
 // What takes one time wherever it stands: the shape of a layer, its window, and whether it has gated DeltaNet.
@@ -308,24 +385,33 @@ void measure_times(
     const std::function<void(int64_t done, int64_t all)>& progress) {
   const at::NoGradGuard no_grad;
   const TimedInputs inputs(library.pieces(), work);
-  set(table.fixed, seconds_of_fixed(library, inputs, rounds));
+  References references(library, inputs);
+  const PartSeconds fixed = ratios_of_fixed(references, library, inputs, rounds);
   const std::vector<TimedShape> shapes = shapes_of(table, library);
-  const auto all = static_cast<int64_t>(shapes.size());
-  int64_t done = 0;
-  progress(done, all);
+  std::vector<PartSeconds> ratios;
+  progress(0, static_cast<int64_t>(shapes.size()));
   for (const TimedShape& shape : shapes) {
-    const PartSeconds seconds = seconds_of_layer(library.pieces(), shape.layer, shape.block, inputs, rounds);
-    for (Cost* cost : shape.costs) {
-      set(*cost, seconds);
+    ratios.push_back(ratios_of_layer(references, library.pieces(), shape.layer, shape.block, inputs, rounds));
+    progress(static_cast<int64_t>(ratios.size()), static_cast<int64_t>(shapes.size()));
+  }
+  table.reference = {.prefill = references.prefill().least(), .decode = references.decode().least()};
+  set(table.fixed, fixed, table.reference);
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    for (Cost* cost : shapes[i].costs) {
+      set(*cost, ratios[i], table.reference);
     }
-    progress(++done, all);
   }
 }
 
 PartSeconds measure_child_seconds(
-    const Library& library, const Choice& choice, const descriptor::Workload& work, int64_t rounds) {
+    const Library& library,
+    const Choice& choice,
+    const descriptor::Workload& work,
+    int64_t rounds,
+    const PartSeconds& reference) {
   const at::NoGradGuard no_grad;
   const TimedInputs inputs(library.pieces(), work);
+  References references(library, inputs);
   const Piece embeddings = library.embeddings(), head = library.head();
   const std::vector<descriptor::BlockConfig> blocks = blocks_of(library.space(), choice);
   std::vector<Piece> layers;
@@ -352,7 +438,9 @@ PartSeconds measure_child_seconds(
     }
     wait_for(logits_of(head, inputs.decode, hidden_states));
   };
-  return {.prefill = seconds_of(prefill, rounds), .decode = seconds_of(decode, rounds)};
+  return {
+      .prefill = references.prefill().ratio(prefill, rounds) * reference.prefill,
+      .decode = references.decode().ratio(decode, rounds) * reference.decode};
 }
 
 }  // namespace lehr::search

@@ -49,10 +49,17 @@ struct Cost {
   Cost& operator+=(const Cost& other);
 };
 
+/// Times of a part of a model.
+struct PartSeconds {
+  double prefill = 0;
+  double decode = 0;
+};
+
 /// The costs of all variants of a space. Costs add up: the cost of a child is the sum over its parts.
 struct CostTable {
   Cost fixed;                                     ///< Embeddings, final norm and head.
   std::vector<std::vector<Cost>> attention, ffn;  ///< By layer and variant.
+  PartSeconds reference;                          ///< Of the work that measured times are relative to.
 
   const Cost& of(const Place& place) const;
   Cost of(const Choice& choice) const;
@@ -61,9 +68,11 @@ struct CostTable {
 /// Returns the closed-form costs. Throws a usage error for a family without them.
 CostTable count_costs(const DecoderPieces& pieces, const SearchSpace& space, const descriptor::Workload& work);
 
-/// Adds measured times. A sub-block's time is the slope between N and 2 N layers that have no other sub-block, and so
-/// leaves out the fixed cost of a call; of `rounds` measurements of each, the shortest counts, since noise only adds.
-/// Sub-blocks of one shape in layers with one window are measured once; `progress` is told of each shape.
+/// Adds measured times. A sub-block's time is that of as many layers as the model has (16 at most), which have no other
+/// sub-block and run one after another, divided by their number. Each of `rounds` measurements is taken between two of
+/// a reference, a layer of the teacher, since other work on the machine slows both. The median of the ratios counts,
+/// and the shortest time of the reference makes seconds of it. Sub-blocks of one shape in layers with one window are
+/// measured once; `progress` is told of each shape.
 void measure_times(
     CostTable& table,
     const Library& library,
@@ -71,14 +80,13 @@ void measure_times(
     int64_t rounds,
     const std::function<void(int64_t done, int64_t all)>& progress);
 
-/// Times of a part of a model.
-struct PartSeconds {
-  double prefill = 0;
-  double decode = 0;
-};
-
-/// Measures the times of a whole child, each a run from the token ids to the logits of the last token.
+/// Measures the times of a whole child, each a run from the token ids to the logits of the last token, relative to the
+/// reference whose times are CostTable::reference.
 PartSeconds measure_child_seconds(
-    const Library& library, const Choice& choice, const descriptor::Workload& work, int64_t rounds);
+    const Library& library,
+    const Choice& choice,
+    const descriptor::Workload& work,
+    int64_t rounds,
+    const PartSeconds& reference);
 
 }  // namespace lehr::search

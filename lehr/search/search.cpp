@@ -172,7 +172,7 @@ std::string Search::identity(Stage stage) const {
       local.max_norm);
   if (stage == Stage::stats) {
     text += fmt::format(
-        ", {} sequences of {} tokens, {} rounds, {} threads, prefill and decoding of each layer",
+        ", {} sequences of {} tokens, {} rounds, {} threads, prefill and decoding of each layer beside a reference",
         workload().num_sequences,
         workload().num_tokens,
         config_.workload.rounds,

@@ -227,7 +227,11 @@ void WorkloadConfig::fields(FieldVisitor& v) {
   v.optional("num_sequences", num_sequences, "Sequences in the KV cache.", positive());
   v.optional("bytes_per_weight", bytes_per_weight, "Bytes of a weight: 2 for bfloat16.", positive());
   v.optional("bytes_per_cached", bytes_per_cached, "Bytes of an element of the KV cache.", positive());
-  v.optional("rounds", rounds, "Measurements of each sub-block's time, of which the shortest counts.", positive());
+  v.optional(
+      "rounds",
+      rounds,
+      "Measurements of each sub-block's time beside a reference, of which the median ratio counts.",
+      positive());
 }
 
 void SolveConfig::fields(FieldVisitor& v) {

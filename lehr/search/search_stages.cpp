@@ -22,11 +22,15 @@ namespace fs = std::filesystem;
 
 constexpr const char* kCostsFile = "costs.json";
 
-Node to_node(const Cost& cost) {
+Node to_node(const PartSeconds& part) {
   Node seconds = Node::make_list();
-  seconds.push_back(Node(cost.prefill_seconds));
-  seconds.push_back(Node(cost.decode_seconds));
+  seconds.push_back(Node(part.prefill));
+  seconds.push_back(Node(part.decode));
   return seconds;
+}
+
+Node to_node(const Cost& cost) {
+  return to_node(PartSeconds{.prefill = cost.prefill_seconds, .decode = cost.decode_seconds});
 }
 
 Node to_node(const std::vector<std::vector<Cost>>& costs) {
@@ -119,6 +123,8 @@ void Search::measure_costs() {
   if (is_done(Stage::stats)) {
     done_before_ = true;
     const Node known = parse_json_file(path(kCostsFile));
+    costs_->reference = {
+        .prefill = known.at("reference").at(0).as_double(), .decode = known.at("reference").at(1).as_double()};
     set_seconds(known.at("fixed"), costs_->fixed);
     set_seconds(known.at("attention"), costs_->attention);
     set_seconds(known.at("ffn"), costs_->ffn);
@@ -127,6 +133,7 @@ void Search::measure_costs() {
       show("stats, shapes", done, all);
     });
     Node known = Node::make_table();
+    known.set("reference", to_node(costs_->reference));
     known.set("fixed", to_node(costs_->fixed));
     known.set("attention", to_node(costs_->attention));
     known.set("ffn", to_node(costs_->ffn));
@@ -246,7 +253,8 @@ void Search::realise() {
   if (!done_before_) {
     write_child(*library_, best.solution.choice, environment_.teacher, results_.child, environment_.families);
   }
-  results_.child_seconds = measure_child_seconds(*library_, best.solution.choice, workload(), config_.workload.rounds);
+  results_.child_seconds =
+      measure_child_seconds(*library_, best.solution.choice, workload(), config_.workload.rounds, costs_->reference);
   results_.before_distillation = best.measured;
   const auto tokens = static_cast<double>(best.measured.tokens);
   environment_.log.info(

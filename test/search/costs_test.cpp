@@ -60,9 +60,30 @@ TEST_F(SearchCosts, TimesAreMeasuredForEverySubblock) {
   EXPECT_GT(costs.fixed.prefill_seconds, 0);
   EXPECT_GT(costs.fixed.decode_seconds, 0);
   const PartSeconds whole = measure_child_seconds(
-      teacher.library, teacher_choice(teacher.space), {.num_tokens = 1, .num_sequences = 3}, 1);  // an empty cache
+      teacher.library,
+      teacher_choice(teacher.space),
+      {.num_tokens = 1, .num_sequences = 3},  // an empty cache
+      1,
+      costs.reference);
   EXPECT_GT(whole.prefill, 0);
   EXPECT_GT(whole.decode, 0);
+}
+
+// The speed of the machine at the time does not matter.
+TEST_F(SearchCosts, TimesAreRelativeToAReference) {
+  write("teacher", "qwen3", model::test::kMixed);
+  SpaceConfig no_ops;
+  no_ops.sizes = false;
+  const Teacher teacher(at("teacher"), no_ops, at::kFloat);
+  const descriptor::Workload work{.num_tokens = 32};
+  CostTable costs = count_costs(teacher.pieces, teacher.space, work);
+  measure_times(costs, teacher.library, work, 1, [](int64_t, int64_t) {});
+  EXPECT_GT(costs.reference.prefill, 0);
+  EXPECT_GT(costs.reference.decode, 0);
+  const PartSeconds hours{.prefill = 3600, .decode = 7200};  // times as on a machine that is so slow
+  const PartSeconds whole = measure_child_seconds(teacher.library, teacher_choice(teacher.space), work, 1, hours);
+  EXPECT_GT(whole.prefill, 360) << "a model takes more than a tenth of its layer's time";
+  EXPECT_GT(whole.decode, 720);
 }
 
 TEST_F(SearchCosts, TimesOfLatentsAndStatesAreMeasured) {
@@ -84,7 +105,8 @@ TEST_F(SearchCosts, TimesOfLatentsAndStatesAreMeasured) {
     EXPECT_EQ(
         costs.attention[0][0].decode_seconds != costs.attention[1][0].decode_seconds,
         type == std::string("qwen3_next"));
-    const PartSeconds whole = measure_child_seconds(teacher.library, teacher_choice(teacher.space), work, 1);
+    const PartSeconds whole =
+        measure_child_seconds(teacher.library, teacher_choice(teacher.space), work, 1, costs.reference);
     EXPECT_GT(whole.prefill, 0);
     EXPECT_GT(whole.decode, 0);
   }
