@@ -30,6 +30,13 @@ NEXT = {"model_type": "qwen3_next", "head_dim": 8, "linear_conv_kernel_dim": 4, 
         "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_value_head_dim": 5, "num_experts": 4,
         "num_experts_per_tok": 2, "moe_intermediate_size": 5, "shared_expert_intermediate_size": 6,
         "partial_rotary_factor": 0.25, "rope_theta": 1000}
+QWEN3_5 = {key: value for key, value in NEXT.items()
+           if "expert" not in key and "moe" not in key and "rope" not in key and "rotary" not in key}
+QWEN3_5 |= {"model_type": "qwen3_5_text",
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000, "partial_rotary_factor": 0.25,
+                                "mrope_interleaved": True, "mrope_section": [1, 1, 0]}}
+QWEN3_5_MOE = QWEN3_5 | {"model_type": "qwen3_5_moe_text", "num_experts": 4, "num_experts_per_tok": 2,
+                         "moe_intermediate_size": 5, "shared_expert_intermediate_size": 6}
 # The keys of Nemotron-H's own files.
 NEMOTRON = {"model_type": "nemotron_h", "head_dim": 8, "mamba_num_heads": 6, "mamba_head_dim": 4, "n_groups": 2,
             "ssm_state_size": 5, "conv_kernel": 4, "expand": 2, "chunk_size": 16, "use_conv_bias": True,
@@ -160,6 +167,23 @@ CASES = {
                                 "decoder_sparse_step": 2, "tie_word_embeddings": True,
                                 "rope_parameters": {"rope_type": "default", "rope_theta": 50.0,
                                                     "partial_rotary_factor": 0.5}},
+    # The keys of Qwen3.5's own files.
+    "qwen3_5_interval": QWEN3_5 | {"num_hidden_layers": 4, "full_attention_interval": 4, "attn_output_gate": True,
+                                   "layer_types": [LINEAR, LINEAR, LINEAR, FULL], "attention_bias": False,
+                                   "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 0,
+                                   "mtp_use_dedicated_embeddings": False, "tie_word_embeddings": False},
+    "qwen3_5_types": QWEN3_5 | {"layer_types": [FULL, LINEAR, LINEAR], "linear_num_key_heads": 1,
+                                "linear_num_value_heads": 5, "linear_conv_kernel_dim": 3, "num_attention_heads": 6,
+                                "num_key_value_heads": 2, "tie_word_embeddings": True},
+    # Rows and documents longer than a chunk of the scan, and no multiple of it.
+    "qwen3_5_chunks": QWEN3_5 | {"num_hidden_layers": 2, "full_attention_interval": 2, "linear_key_head_dim": 3,
+                                 "linear_value_head_dim": 7, "max_position_embeddings": 128},
+    "qwen3_5_moe_fused": QWEN3_5_MOE | {"full_attention_interval": 2, "output_router_logits": False,
+                                        "router_aux_loss_coef": 0.001},
+    "qwen3_5_moe_experts": QWEN3_5_MOE | {"num_hidden_layers": 2, "layer_types": [LINEAR, FULL],
+                                          "linear_num_key_heads": 2, "tie_word_embeddings": True,
+                                          "rope_parameters": {"rope_type": "default", "rope_theta": 50.0,
+                                                              "partial_rotary_factor": 0.5}},
     "nemotron_h_pattern": NEMOTRON | {"num_hidden_layers": 5, "hybrid_override_pattern": "M-M*-"},
     # An odd number of groups, two layers of Mamba-2 in a row, no biases of convolutions.
     "nemotron_h_groups": NEMOTRON | {"num_hidden_layers": 4, "hybrid_override_pattern": "*MM-", "n_groups": 3,
@@ -213,12 +237,12 @@ CASES = {
                                 "num_local_experts": 3, "sliding_window": 4, "head_dim": 4,
                                 "quantization_config": {"quant_method": "mxfp4"}},
 }
-FUSED = {"mixtral_fused", "deepseek_v3_fused", "glm4_moe_fused", "qwen3_next_fused", "nemotron_h_fused"}
+FUSED = {"mixtral_fused", "deepseek_v3_fused", "glm4_moe_fused", "qwen3_next_fused", "qwen3_5_moe_fused", "nemotron_h_fused"}
 FUSED |= {case for case in CASES if case.startswith("gpt_oss")}
 ADAMW = {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-5, "weight_decay": 0.1, "max_grad_norm": 1.0}
 STEPS = 10
 # The lengths of the documents of a row; the other rows are as long.
-DOCUMENTS = {"qwen3_next_chunks": [66, 1, 13], "nemotron_h_chunks": [66, 1, 13]}
+DOCUMENTS = {name: [66, 1, 13] for name in CASES if name.endswith("_chunks")}
 
 
 @contextlib.contextmanager
@@ -242,7 +266,8 @@ def randomize(model):
     for name, parameter in model.named_parameters():
         spread = torch.randn(parameter.shape)
         is_norm = name.endswith(("norm.weight", "norm_f.weight"))
-        plain = is_norm and (model.config.model_type not in {"gemma3_text", "qwen3_next"} or "linear_attn" in name)
+        zero_centered = model.config.model_type.startswith(("gemma3", "qwen3_next", "qwen3_5"))
+        plain = is_norm and (not zero_centered or "linear_attn" in name)
         # Norms of small tensors would amplify gradients, and their rounding.
         inner = 0.5 if model.config.model_type.startswith("olmo") else 0.22
         std = 0.2 if is_norm or name.endswith("bias") else 0.8 if "embed" in name or "sinks" in name else inner
@@ -346,7 +371,8 @@ def train(model, batches):
 def write(folder, case):
     folder.mkdir(parents=True, exist_ok=True)
     model_class = {"gemma3_text": "Gemma3", "smollm3": "SmolLM3", "deepseek_v3": "DeepseekV3", "glm4_moe": "Glm4Moe",
-                   "qwen3_next": "Qwen3Next", "gpt_oss": "GptOss",
+                   "qwen3_next": "Qwen3Next", "qwen3_5_text": "Qwen3_5", "qwen3_5_moe_text": "Qwen3_5Moe",
+                   "gpt_oss": "GptOss",
                    "nemotron_h": "NemotronH"}.get(case["model_type"], case["model_type"].title())
     config = SMALL | case | {"architectures": [model_class + "ForCausalLM"], "torch_dtype": "float32"}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")

@@ -11,6 +11,7 @@
 #include "lehr/model/olmo2/family.h"
 #include "lehr/model/olmo3/family.h"
 #include "lehr/model/qwen2/family.h"
+#include "lehr/model/qwen3_5/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
 #include "lehr/model/qwen3_next/family.h"
@@ -34,6 +35,8 @@ train::TrainSpecs models() {
   specs.add({.family = model::glm4_moe_family(), .parallelize = model::parallelize_glm4_moe});
   specs.add({.family = model::gpt_oss_family(), .parallelize = model::parallelize_gpt_oss});
   specs.add({.family = model::qwen3_next_family(), .parallelize = model::parallelize_qwen3_next});
+  specs.add({.family = model::qwen3_5_family(), .parallelize = model::parallelize_qwen3_5});
+  specs.add({.family = model::qwen3_5_moe_family(), .parallelize = model::parallelize_qwen3_5_moe});
   specs.add({.family = model::nemotron_h_family(), .parallelize = model::parallelize_nemotron_h});
   return specs;
 }

@@ -8,6 +8,7 @@
 #include "lehr/base/open_file.h"
 #include "lehr/config/json.h"
 #include "lehr/config/suggest.h"
+#include "lehr/descriptor/text_config.h"
 #include "lehr/state/checkpoint.h"
 
 namespace lehr::descriptor {
@@ -143,7 +144,7 @@ fs::path config_file(const fs::path& folder) {
 
 const ModelFamily& ModelFamilies::of_hf_folder(const std::filesystem::path& folder) const {
   const auto file = config_file(folder);
-  const std::string type = parse_json_file(file).at("model_type").as_string();
+  const std::string type = text_config_of(parse_json_file(file)).at("model_type").as_string();
   std::vector<std::string> types;
   for (const auto& family : families_) {
     for (const auto& known : family.hf_model_types) {
@@ -184,7 +185,7 @@ const ModelDescriptor& ModelFamilies::descriptor_of_hf_folder(const std::filesys
 
 std::unique_ptr<ModelArgs> ModelFamily::from_hf_folder(const std::filesystem::path& folder) const {
   const auto file = config_file(folder);
-  auto args = from_hf_config(parse_json_file(file));
+  auto args = from_hf_config(text_config_of(parse_json_file(file)));
   args->check(file.string() + ": ");
   return args;
 }

@@ -139,7 +139,9 @@ DecoderConfig DecoderConfig::from_hf(const Node& config, std::span<const char* c
   c.vocab_size = config.at("vocab_size").as_int();
   c.hidden_size = config.at("hidden_size").as_int();
   const bool blocks_say = config.find("block_configs") != nullptr && !config.at("block_configs").is_null();
-  c.intermediate_size = blocks_say ? int_or(config, "intermediate_size", 0) : config.at("intermediate_size").as_int();
+  const bool may_lack_width = blocks_say || contains(own_keys, "intermediate_size");
+  c.intermediate_size =
+      may_lack_width ? int_or(config, "intermediate_size", 0) : config.at("intermediate_size").as_int();
   c.num_hidden_layers = read_num_hidden_layers(config);
   c.num_attention_heads = config.at("num_attention_heads").as_int();
   c.num_key_value_heads = int_or(config, "num_key_value_heads", blocks_say ? 0 : c.num_attention_heads);

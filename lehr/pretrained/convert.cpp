@@ -5,6 +5,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/config/json.h"
+#include "lehr/descriptor/text_config.h"
 #include "lehr/pretrained/model_parts.h"
 #include "lehr/pretrained/mtp_weights.h"
 #include "lehr/pretrained/weights.h"
@@ -19,10 +20,11 @@ namespace fs = std::filesystem;
 // in transformers 5.
 std::string converted_config(const ConvertOptions& options, const descriptor::ModelArgs& args) {
   const fs::path file = options.model / "config.json";
-  if (!options.dtype && options.replacements.empty()) {
+  const Node source = parse_json_file(file);
+  Node config = descriptor::text_config_of(source);
+  if (!options.dtype && options.replacements.empty() && to_json(config) == to_json(source)) {
     return read_file(file);
   }
-  Node config = parse_json_file(file);
   if (options.dtype) {
     const std::string name = state::torch_name(*options.dtype);
     const bool is_new = config.find("dtype") != nullptr;

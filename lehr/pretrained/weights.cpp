@@ -17,21 +17,24 @@
 namespace lehr::pretrained {
 
 namespace {
-// The beginnings of names of tensors of layers for multi-token prediction, by the folder's config.json: layers that
-// follow the model's, or those of a module of their own (Qwen3-Next, whose config.json does not count them).
-std::vector<std::string> prediction_layers(const std::filesystem::path& folder) {
+// The beginnings of names of tensors that a model may leave out, by the folder's config.json: layers for multi-token
+// prediction, which follow the model's or are those of a module of their own (Qwen3-Next, whose config.json does not
+// count them), and an encoder of images.
+std::vector<std::string> parts_to_leave_out(const std::filesystem::path& folder) {
   const std::filesystem::path file = path_beneath(folder, "config.json");
   std::vector<std::string> layers;
   if (!std::filesystem::is_regular_file(file)) {
     return layers;
   }
   const Node config = parse_json_file(file);
-  const auto has_type = [&](const char* name) {
-    const Node* type = config.is_table() ? config.find("model_type") : nullptr;
-    return type != nullptr && type->is_string() && type->as_string() == name;
-  };
-  if (has_type("qwen3_next")) {
+  const Node* type = config.is_table() ? config.find("model_type") : nullptr;
+  const std::string type_name = type != nullptr && type->is_string() ? type->as_string() : "";
+  const auto has_type = [&](const char* name) { return type_name == name; };
+  if (has_type("qwen3_next") || type_name.starts_with("qwen3_5")) {
     layers.emplace_back("mtp.");
+  }
+  if (has_type("qwen3_5") || has_type("qwen3_5_moe")) {
+    layers.emplace_back("model.visual.");  // the encoder of images
   }
   const Node* own = config.is_table() ? config.find("num_hidden_layers") : nullptr;
   const Node* more = config.is_table() ? config.find(descriptor::kMtpModulesKey) : nullptr;
@@ -94,19 +97,25 @@ state::NameSet names_of(const state::TensorSpecs& specs) {
 
 state::StateMap checkpoint_map(const descriptor::ModelArgs& args, const state::WeightReader& reader) {
   state::StateMap map = args.state_map(descriptor::expert_layout_of(reader.names()));
-  if (args.head() != descriptor::Head::embedding) {
+  // In the checkpoint of a model of texts and images, the backbone has a name of its own (Qwen3.5).
+  const std::string own = args.backbone_prefix(), of_text = own + "language_model.";
+  const bool has_images = std::any_of(
+      reader.names().begin(), reader.names().end(), [&](const std::string& name) { return name.starts_with(of_text); });
+  const std::string& prefix = has_images ? of_text : own;
+  const bool is_bare = args.head() == descriptor::Head::embedding;
+  const std::string embeddings = map.inputs().front().name;
+  if (is_bare ? !reader.has(prefix + embeddings) || reader.has(embeddings) : !has_images) {
     return map;
   }
-  const std::string prefix = args.backbone_prefix(), embeddings = map.inputs().front().name;
-  if (!reader.has(prefix + embeddings) || reader.has(embeddings)) {
-    return map;
-  }
-  // A bare backbone, from the checkpoint of a model with another head.
-  std::vector<std::pair<std::string, std::string>> bare;
+  std::vector<std::pair<std::string, std::string>> stored;
   for (const std::string& name : map.input_names()) {
-    bare.emplace_back(prefix + name, name);
+    if (is_bare) {  // from the checkpoint of a model with another head
+      stored.emplace_back(prefix + name, name);
+    } else {
+      stored.emplace_back(name.starts_with(own) ? prefix + name.substr(own.size()) : name, name);
+    }
   }
-  return state::sequential({state::rename(bare), map});
+  return state::sequential({state::rename(stored), map});
 }
 
 std::set<std::string> heads_beside(const descriptor::ModelArgs& args) {
@@ -219,7 +228,7 @@ CheckpointDifference check_checkpoint(
     }
   }
   std::vector<std::string> surplus;
-  const std::vector<std::string> more_layers = prediction_layers(reader.path());
+  const std::vector<std::string> more_layers = parts_to_leave_out(reader.path());
   for (const std::string& name : std::set<std::string>(reader.names().begin(), reader.names().end())) {
     if (wanted.contains(name)) {
       continue;

@@ -2,6 +2,7 @@
 
 #include "lehr/base/file.h"
 #include "lehr/config/json.h"
+#include "lehr/descriptor/text_config.h"
 #include "lehr/prune/pruned_model.h"
 
 namespace lehr::prune {
@@ -16,7 +17,7 @@ PruneReport write_pruned(const PruneTarget& target, const Pruning& pruning, cons
 
   std::string config = read_file(target.model / "config.json");
   if (report.after != report.before) {
-    Node changed = parse_json(config, (target.model / "config.json").string());
+    Node changed = descriptor::text_config_of(parse_json(config, (target.model / "config.json").string()));
     pretrained::set_blocks(changed, child.args());
     config = to_json(changed, true) + "\n";
   }

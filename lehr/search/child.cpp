@@ -2,6 +2,7 @@
 
 #include "lehr/config/json.h"
 #include "lehr/descriptor/model_descriptor.h"
+#include "lehr/descriptor/text_config.h"
 #include "lehr/prune/pruned_model.h"
 
 namespace lehr::search {
@@ -55,7 +56,7 @@ pretrained::WrittenModel write_child(
   pretrained::require_new_folder(output);
   const prune::PrunedModel cut(teacher, pruning_of(library.space(), choice), families);
   const ChildWeights weights(cut, library, choice);
-  Node config = parse_json_file(teacher / "config.json");
+  Node config = descriptor::text_config_of(parse_json_file(teacher / "config.json"));
   pretrained::set_blocks(config, cut.args());
   return pretrained::write_model_folder(
       {.model = teacher,

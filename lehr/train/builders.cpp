@@ -111,8 +111,9 @@ std::unique_ptr<descriptor::ModelArgs> build_model_args(
   require(
       config.training.mtp_loss_coef == 0 || args->num_mtp_modules() > 0,
       "training.mtp_loss_coef: the model has no modules for multi-token prediction: {}; set it to 0",
-      args->keeps_mtp_modules() ? "num_nextn_predict_layers of its config.json, or of model.args, is 0"
-                                : "families that have them are deepseek_v3, glm4_moe and qwen3_next");
+      args->keeps_mtp_modules()
+          ? "num_nextn_predict_layers of its config.json, or of model.args, is 0"
+          : "families that have them are deepseek_v3, glm4_moe, qwen3_next, qwen3_5 and qwen3_5_moe");
   const bool balances = config.training.router_aux_loss_coef > 0 || config.training.router_z_loss_coef > 0;
   require(
       !balances || args->has_experts(),

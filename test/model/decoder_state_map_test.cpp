@@ -20,6 +20,7 @@
 #include "lehr/model/olmo2/family.h"
 #include "lehr/model/olmo3/family.h"
 #include "lehr/model/qwen2/family.h"
+#include "lehr/model/qwen3_5/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
 #include "lehr/model/qwen3_next/family.h"
@@ -54,6 +55,8 @@ descriptor::ModelFamilies families() {
   list.add(glm4_moe_family());
   list.add(gpt_oss_family());
   list.add(qwen3_next_family());
+  list.add(qwen3_5_family());
+  list.add(qwen3_5_moe_family());
   list.add(nemotron_h_family());
   return list;
 }
@@ -188,6 +191,8 @@ INSTANTIATE_TEST_SUITE_P(
         "glm4_moe_air",
         "gpt_oss_yarn",
         "qwen3_next_interval",
+        "qwen3_5_types",
+        "qwen3_5_moe_experts",
         "nemotron_h_groups",
         "nemotron_h_types",
         "nemotron_h_router"));

@@ -105,6 +105,31 @@ TEST(LoadWeights, LeavesOutTheLayersForMultiTokenPredictionThatTheConfigCounts) 
   expect_same_parameters(*loaded(next), *loaded(kReferences / "qwen3_next_interval"));
 }
 
+// Qwen3.5 is published with an encoder of images, and with another prefix.
+TEST(LoadWeights, ReadTheTextModelOfAModelOfTextsAndImages) {
+  const Folder folder;
+  const fs::path original = kReferences / "qwen3_5_interval";
+  write_changed(folder.path(), "qwen3_5_interval", [](auto& tensors) {
+    auto text = tensors;
+    tensors.clear();
+    for (const auto& [name, tensor] : text) {
+      tensors[name.starts_with("model.") ? "model.language_model." + name.substr(6) : name] = tensor;
+    }
+    tensors["model.visual.blocks.0.mlp.linear_fc1.weight"] = text.at("lm_head.weight").clone();
+    tensors["mtp.fc.weight"] = text.at("lm_head.weight").clone();
+  });
+  Node whole = Node::make_table();
+  whole.set("architectures", parse_json(R"(["Qwen3_5ForConditionalGeneration"])", "config.json"));
+  whole.set("model_type", Node("qwen3_5"));
+  whole.set("text_config", parse_json_file(original / "config.json"));
+  write_file_atomically(folder.path() / "config.json", to_json(whole));
+  expect_same_parameters(*loaded(folder.path()), *loaded(original));
+  const fs::path text = folder.path() / "text";
+  convert_checkpoint({.model = folder.path(), .output = text}, families());
+  EXPECT_EQ(parse_json_file(text / "config.json").at("model_type").as_string(), "qwen3_5_text");
+  expect_same_parameters(*loaded(text), *loaded(original));
+}
+
 TEST(LoadWeights, NamesMissingMisshapenAndUnexpectedTensors) {
   const Folder folder;
   const std::string reference = "qwen3moe_sparse_step2";
@@ -230,6 +255,7 @@ INSTANTIATE_TEST_SUITE_P(
         "glm4_moe_norms",
         "gpt_oss_yarn",
         "qwen3_next_interval",
+        "qwen3_5_types",
         "nemotron_h_experts",
         "nemotron_h_latent"));
 

@@ -46,7 +46,8 @@ Overrides family(const std::string& name) {
     overrides.emplace_back("model.args.num_key_value_heads", "8");
     overrides.emplace_back("model.args.head_dim", "16");
   }
-  if (name == "qwen3_next") {
+  const bool is_hybrid = name == "qwen3_next" || name.starts_with("qwen3_5");
+  if (is_hybrid) {
     overrides.emplace_back("model.args.num_hidden_layers", "4");  // the last one has full attention
     overrides.emplace_back("model.args.head_dim", "8");
   }
@@ -58,8 +59,8 @@ Overrides family(const std::string& name) {
     overrides.emplace_back("model.args.num_hidden_layers", "4");  // Mamba-2, attention, experts, a feed-forward block
     overrides.emplace_back("model.args.moe_shared_expert_intermediate_size", "16");
   }
-  if (name == "qwen3_next" || name == "qwen3_moe" || name == "mixtral" || name == "deepseek_v3" || name == "glm4_moe" ||
-      name == "gpt_oss" || name == kNemotronHWithExperts) {
+  if (name == "qwen3_next" || name == "qwen3_5_moe" || name == "qwen3_moe" || name == "mixtral" ||
+      name == "deepseek_v3" || name == "glm4_moe" || name == "gpt_oss" || name == kNemotronHWithExperts) {
     for (const auto& entry : Overrides{
              {"model.args.num_experts", "8"},
              {"model.args.num_experts_per_tok", "2"},

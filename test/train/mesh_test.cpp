@@ -111,6 +111,8 @@ std::vector<Case> every_family_and_mesh() {
       {.cp = 2, .tp = 2},
       {.dp_shard = 2, .cp = 2, .tp = 2}};
   add("nemotron_h", every_nth(2, without_experts));
+  add("qwen3_5", every_nth(3, without_experts, 1));
+  add("qwen3_5_moe", every_nth(4, of_states, 3));
   add(testing::kNemotronHWithExperts, every_nth(2, of_states, 1));
   return cases;
 }
@@ -124,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(Families, EveryMesh, ::testing::ValuesIn(every_family_a
 Overrides run_of(const std::string& name) {
   Overrides overrides = family(name);
   if (name != "qwen3" && name != "qwen3_moe" && name != "llama3" && name != "qwen3_next" && name != "nemotron_h" &&
-      name != testing::kNemotronHWithExperts) {
+      !name.starts_with("qwen3_5") && name != testing::kNemotronHWithExperts) {
     overrides.emplace_back("training.global_batch_size", "4");
   }
   return overrides;

@@ -345,7 +345,7 @@ Overrides run_of(const std::string& name, Overrides more = {}) {
       {"model.args.num_attention_heads", "4"},
       {"model.args.num_key_value_heads", name == "deepseek_v3" ? "4" : "2"},
       {"model.args.head_dim", name == "deepseek_v3" ? "16" : "8"},
-      {"model.args.num_hidden_layers", name == "qwen3_next" ? "4" : "2"},
+      {"model.args.num_hidden_layers", name.starts_with("qwen3_") ? "4" : "2"},
       {"model.args.num_experts", "8"},
       {"model.args.num_experts_per_tok", "2"},
       {"model.args.moe_intermediate_size", "8"},
@@ -358,7 +358,7 @@ Overrides run_of(const std::string& name, Overrides more = {}) {
 }
 
 TEST(MultiTokenPredictionRun, LearnsAndSavesModulesThatTheNextRunLoads) {
-  for (const std::string name : {"deepseek_v3", "glm4_moe", "qwen3_next"}) {
+  for (const std::string name : {"deepseek_v3", "glm4_moe", "qwen3_next", "qwen3_5_moe"}) {
     SCOPED_TRACE(name);
     const testing::Folder first, second, third;
     const auto config = testing::tiny_run(first.path(), run_of(name, {{"training.steps", "12"}}));
@@ -455,7 +455,7 @@ TEST(MultiTokenPredictionRun, IsRefusedByNameWhereItCannotBe) {
   EXPECT_THAT(
       problem_of({{"training.mtp_loss_coef", "0.1"}}),
       HasSubstr("training.mtp_loss_coef: the model has no modules for multi-token prediction: families that have them "
-                "are deepseek_v3, glm4_moe and qwen3_next; set it to 0"));
+                "are deepseek_v3, glm4_moe, qwen3_next, qwen3_5 and qwen3_5_moe; set it to 0"));
   EXPECT_THAT(
       problem_of(run_of("deepseek_v3", {{"model.args.num_nextn_predict_layers", "0"}})),
       HasSubstr("num_nextn_predict_layers of its config.json, or of model.args, is 0; set it to 0"));

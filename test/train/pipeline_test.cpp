@@ -414,7 +414,8 @@ const std::vector<std::string> kFamilies{
     "qwen3_next",
     "nemotron_h",
     "gpt_oss",
-    testing::kNemotronHWithExperts};
+    testing::kNemotronHWithExperts,
+    "qwen3_5"};
 
 class PipelineOfFamilies : public ::testing::TestWithParam<size_t> {};
 INSTANTIATE_TEST_SUITE_P(
@@ -434,7 +435,7 @@ TEST_P(PipelineOfFamilies, ComputesWhatOneDeviceComputes) {
   for (const auto& [schedule, mesh] : testing::every_nth(2, pipelines, GetParam() % 2)) {
     expect_law(model, schedule, mesh);
   }
-  if (model.family == "qwen3_next" ||
+  if (model.family == "qwen3_next" || model.family == "qwen3_5" ||
       model.family == "nemotron_h") {  // their states pass between ranks in backward too
     expect_law(model, {"ZBVZeroBubble", 2}, {.cp = 2, .pp = 2});
   }

@@ -18,6 +18,8 @@ TrainSpecs specs() {
   list.add({.family = model::glm4_moe_family(), .parallelize = model::parallelize_glm4_moe});
   list.add({.family = model::gpt_oss_family(), .parallelize = model::parallelize_gpt_oss});
   list.add({.family = model::qwen3_next_family(), .parallelize = model::parallelize_qwen3_next});
+  list.add({.family = model::qwen3_5_family(), .parallelize = model::parallelize_qwen3_5});
+  list.add({.family = model::qwen3_5_moe_family(), .parallelize = model::parallelize_qwen3_5_moe});
   list.add({.family = model::nemotron_h_family(), .parallelize = model::parallelize_nemotron_h});
   return list;
 }

@@ -35,19 +35,19 @@ Qwen3NextLayerImpl::Qwen3NextLayerImpl(const Qwen3NextLayerParameters& params, i
             .rotary_dim = params.rotary_dim,
             .output_gate = true}));
   }
-  if (!params.ffn_no_op && params.moe.has_experts(layer_index)) {
+  if (!params.ffn_no_op && params.moe && params.moe->has_experts(layer_index)) {
     declare_module(
         "mlp",
         experts,
         nn::MoELayer(nn::MoEParameters{
             .hidden_size = params.hidden_size,
-            .intermediate_size = params.moe.moe_intermediate_size,
-            .num_experts = params.moe.num_experts,
-            .top_k = params.moe.num_experts_per_tok,
-            .renormalize_probabilities = params.moe.norm_topk_prob,
-            .enable_expert_bias = params.moe.expert_bias,
+            .intermediate_size = params.moe->moe_intermediate_size,
+            .num_experts = params.moe->num_experts,
+            .top_k = params.moe->num_experts_per_tok,
+            .renormalize_probabilities = params.moe->norm_topk_prob,
+            .enable_expert_bias = params.moe->expert_bias,
             .shared_expert =
-                nn::SharedExpertParameters{.intermediate_size = params.moe.shared_expert_intermediate_size},
+                nn::SharedExpertParameters{.intermediate_size = params.moe->shared_expert_intermediate_size},
             .init = init}));
   } else if (!params.ffn_no_op) {
     declare_module("mlp", mlp, nn::SwiGLU(params.hidden_size, params.intermediate_size, init));

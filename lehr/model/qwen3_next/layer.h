@@ -21,7 +21,7 @@ struct Qwen3NextLayerParameters {
   double initializer_range;
   LinearAttentionConfig linear;  ///< Gated DeltaNet, and the layers that have it.
   int64_t intermediate_size;     ///< Inner width of the SwiGLU of layers without experts.
-  MoEConfig moe;                 ///< The experts, and the layers that have them.
+  std::optional<MoEConfig> moe;  ///< The experts, and the layers that have them.
   bool attention_no_op = false;  ///< The layer has neither kind of attention, and no norm before it.
   bool ffn_no_op = false;        ///< The layer has neither experts nor SwiGLU, and no norm before them.
 };
