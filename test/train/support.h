@@ -23,6 +23,7 @@
 #include "lehr/model/olmo2/family.h"
 #include "lehr/model/olmo3/family.h"
 #include "lehr/model/qwen2/family.h"
+#include "lehr/model/qwen3_5/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
 #include "lehr/model/qwen3_next/family.h"
