@@ -480,5 +480,23 @@ TEST(Trainer, ReturnsToAStepOnceAndKeepsLaterCheckpoints) {
   EXPECT_EQ(first, 10) << "the same command goes on from the stop";
 }
 
+TEST(Trainer, RefusesAFolderWithCheckpointsOfAnEarlierRunThatItWouldNotResume) {
+  const Folder folder;
+  const auto first = tiny_run(folder.path(), {{"training.steps", "3"}, {"validation.enable", "false"}});
+  train(first);
+  const auto file = std::filesystem::path(first.job.dump_folder) / "metrics.jsonl";
+  const std::string metrics = read_file(file);
+  for (const auto& [key, value] : {std::pair("checkpoint.folder", "again"), std::pair("checkpoint.enable", "false")}) {
+    const auto second = tiny_run(folder.path(), {{key, value}});
+    const std::string message =
+        std::string(key) + ": " + first.job.dump_folder + "/checkpoints holds checkpoints of an earlier run, which";
+    EXPECT_THAT([&] { train(second); }, ::testing::ThrowsMessage<Error>(HasSubstr(message)));
+  }
+  EXPECT_EQ(read_file(file), metrics);
+  std::filesystem::rename(
+      checkpoint(first, 3).parent_path(), checkpoint(first, 3).parent_path().parent_path() / "again");
+  EXPECT_EQ(train(tiny_run(folder.path(), {{"checkpoint.folder", "again"}, {"training.steps", "3"}})).step, 3);
+}
+
 }  // namespace
 }  // namespace lehr::train
