@@ -352,6 +352,22 @@ TEST(TrainSpecs, RefuseADuplicateNameAndSuggestTheNearest) {
   }
 }
 
+TEST(TrainSpecs, RefuseANameBesideAFolderOfAnotherFamily) {
+  const Folder folder;
+  const auto run = tiny_run(folder.path(), {{"training.steps", "2"}, {"validation.enable", "false"}});
+  train(run);
+  const std::string path = checkpoint(run, 2).string();
+  const auto list = testing::specs();
+  ModelConfig config{.name = "llama3", .hf_assets_path = path};
+  EXPECT_THAT(
+      [&] { list.at(config); },
+      ::testing::ThrowsMessage<Error>(::testing::HasSubstr(
+          "model.name: \"llama3\" conflicts with model.hf_assets_path, which defines the family too: " + path +
+          " is a \"qwen3\"")));
+  config.name = "qwen3";
+  EXPECT_EQ(list.at(config).family.name, "qwen3");
+}
+
 TEST(Trainer, EndsWithFiniteDataAndSavesACheckpoint) {
   const Folder folder;
   write_file_atomically(folder.path() / "short.txt", std::string(1500, 'a') + std::string(500, 'b'));
