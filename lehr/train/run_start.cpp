@@ -41,7 +41,10 @@ void start_adapters(Run& run) {
   }
   const std::filesystem::path folder = *run.config.peft.init_from;
   require(
-      peft::is_adapter_folder(folder), "peft.init_from: {} holds no adapter (adapter_config.json)", folder.string());
+      peft::is_adapter_folder(folder),
+      "peft.init_from: {} holds no adapter (adapter_config.json){}",
+      folder.string(),
+      state::meant_checkpoint(folder));
   const nn::Model& named = run.named_model();
   const auto base_names = peft::stored_names(folder, *run.args);
   peft::require_same_scaling(peft::read_adapter_config(folder), named, base_names);

@@ -321,6 +321,11 @@ spoiled_config("unknown activation", {"hidden_act": "gelu"}, "hidden_act", "gelu
 wrong("no such model folder", ["generate", "--model", work / "nowhere", "--prompt", "a"], "nowhere")
 wrong("folder without config.json", ["generate", "--model", work, "--prompt", "a"], r"config\.json")
 wrong("the folder of a run", ["generate", "--model", work / "out", "--prompt", "a"], r"config\.json", r"checkpoints/step-2\?")
+wrong("the folder of a run to inspect", ["inspect", work / "out"], r"found neither; did you mean .*checkpoints/step-2\?")
+wrong("the folder of a run to start from", ["train", work / "run.toml", f"--job.dump_folder={work}/other",
+      f"--checkpoint.initial_load_path={work}/out"], r"--checkpoint\.initial_load_path: .*checkpoints/step-2\?")
+for command in (["generate", "--prompt", "a", "--model"], ["inspect"]):
+    wrong(f"a config in place of its folder ({command[0]})", [*command, model / "config.json"], r"config\.json: .*name .*folder")
 
 # --- other commands --------------------------------------------------------------------------------------------------
 wrong("more tokens than positions in generate",
