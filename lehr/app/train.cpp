@@ -111,7 +111,7 @@ int train_on(
     const train::TrainSpecs& specs,
     const std::function<void(const train::TrainConfig& config, StopSignals& signals, const RankBody& body)>& on_ranks) {
   TrainOptions options;
-  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options), keys_of<train::TrainConfig>());
   if (arguments.help) {
     std::fputs(train_help().c_str(), stdout);
     return 0;
@@ -139,7 +139,7 @@ int train_on(
 
 train::TrainConfig train_config(const std::vector<std::string>& args) {
   TrainOptions options;
-  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options), keys_of<train::TrainConfig>());
   const Node sources = sources_of(arguments);
   return from_node<train::TrainConfig>(sources, arguments.positionals[0]);
 }

@@ -181,6 +181,11 @@ wrong("a profile and none", ["train", work / "run.toml", "--profile", "--profili
       "--profile", r"profiling\.operator_table=false", "contradicts")
 wrong("a profile of a run that is too short", ["train", work / "run.toml", "--profile"],
       r"profiling\.operator_table_steps", "training.steps")
+wrong("a number in another form on the command line", ["train", work / "run.toml", "--training.steps=1e2"],
+      r"--training\.steps: expected an integer, .*write 100")
+wrong("an option with one dash", ["train", work / "run.toml", "-steps", "5"], r"-steps: .*two dashes; did you mean --training\.steps")
+wrong("a key without its section", ["train", work / "run.toml", "--steps=5"], r"--steps: unknown option; did you mean --training\.steps")
+wrong("one problem of a list", ["train", work / "run.toml", "--data.datasets=x"], r"\A[^\n]*expected a list of tables[^\n]*\n?\Z")
 wrong("unknown command", ["trian"], "trian", "train")
 wrong("unknown option", ["generate", "--modle", "x"], "modle", "model")
 wrong("missing option", ["generate", "--prompt", "x"], "--model")
