@@ -212,6 +212,20 @@ TEST(PeftRun, FullTuneTrainsTheNamedModulesAndSavesTheWholeModel) {
   }
 }
 
+TEST(PeftRun, RefusesToContinueWithOtherTrainedParameters) {
+  const Folder folder;
+  const auto run = [&](const Overrides& peft) {
+    Overrides all{{"checkpoint.initial_load_path", quoted(base())}, {"training.steps", "2"}};
+    all.insert(all.end(), peft.begin(), peft.end());
+    return [config = tiny_run(folder.path(), all)] { train(config); };
+  };
+  run({{"peft.method", "full_tune"}, {"peft.full_tune_pattern", pattern("model\\.norm")}})();
+  EXPECT_THAT(run({}), fails_with("peft.method: the run so far did not train model.embed_tokens."));
+  EXPECT_THAT(
+      run({{"peft.method", "full_tune"}, {"peft.full_tune_pattern", pattern(".*mlp")}}),
+      fails_with("which this one does; keep method and patterns of [peft]"));
+}
+
 TEST(PeftRun, AdaptersOfExpertsResumeBitForBit) {
   const Overrides mixture{
       {"model.name", "qwen3_moe"},
