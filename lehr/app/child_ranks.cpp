@@ -18,6 +18,7 @@
 #include "lehr/app/child_output.h"
 #include "lehr/app/launch_places.h"
 #include "lehr/base/error.h"
+#include "lehr/base/stop_signals.h"
 #include "lehr/base/usable_cores.h"
 #include "lehr/base/value_of.h"
 #include "lehr/memory/granted_memory.h"
@@ -43,7 +44,8 @@ struct Child {
 };
 
 bool is_stop(int status) {
-  return WIFEXITED(status) && (WEXITSTATUS(status) == 128 + SIGTERM || WEXITSTATUS(status) == 128 + SIGINT);
+  const int signal = WIFEXITED(status) ? WEXITSTATUS(status) - 128 : 0;
+  return signal == SIGTERM || signal == SIGINT || signal == SIGHUP;
 }
 
 std::string how_it_ended(int status) {
@@ -361,8 +363,11 @@ bool leave_out(std::optional<int64_t> cause, const ChildRanksOptions& options, L
 int run_child_ranks(const ChildRanksOptions& options) {
   sigset_t signals, before;
   sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGCHLD}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGCHLD}) {
     sigaddset(&signals, signal);
+  }
+  if (!is_ignored(SIGHUP)) {  // as after nohup
+    sigaddset(&signals, SIGHUP);
   }
   // Blocked before the store starts its threads, because they inherit the mask.
   ::pthread_sigmask(SIG_BLOCK, &signals, &before);

@@ -70,7 +70,7 @@ Node measure(
 
 int eval(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start) {
   EvalOptions options;
-  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options), keys_of<train::TrainConfig>());
   if (arguments.help) {
     std::fputs(
         ("lehr eval CONFIG.toml [--model DIR] [--section.key=value ...]\n\n"

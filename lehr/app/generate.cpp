@@ -165,7 +165,7 @@ void generate_on(
 
 int generate(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start) {
   GenerateOptions options;
-  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options), keys_of<MeshConfig>());
   if (arguments.help) {
     std::fputs(
         ("lehr generate --model DIR --prompt TEXT [OPTIONS]\n\n"

@@ -76,7 +76,7 @@ std::string usage() {
          "  lehr train recipe/quickstart.toml                      a small Qwen3 on a CPU, in minutes\n"
          "  lehr generate --model outputs/quickstart/checkpoints/step-N --prompt \"ROMEO:\"\n\n"
          "Exit codes: 0 success, 1 failure at run time, 2 wrong usage or input, 3 a check failed,\n"
-         "4 a bug in Lehr, 130 or 143 stopped by Ctrl-C or SIGTERM after saving.\n";
+         "4 a bug in Lehr, 130, 143 or 129 stopped by Ctrl-C, SIGTERM or SIGHUP after saving.\n";
 }
 
 // Several processes would each do the whole work and write the same files.

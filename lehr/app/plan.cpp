@@ -243,7 +243,7 @@ int plan_one(
 
 int plan(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
   PlanOptions options;
-  Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  Arguments arguments = parse_arguments(args, ConfigObject::of(options), keys_of<train::TrainConfig>());
   if (arguments.help) {
     std::fputs(plan_help().c_str(), stdout);
     return 0;

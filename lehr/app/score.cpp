@@ -188,7 +188,7 @@ void score_on(
 
 int score(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start) {
   ScoreOptions options;
-  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options), keys_of<train::TrainConfig>());
   if (arguments.help) {
     std::fputs(
         ("lehr score CONFIG.toml --output DIR [--model DIR] [--section.key=value ...]\n\n"

@@ -179,7 +179,7 @@ bool run_search(
 
 int search(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start) {
   SearchOptions options;
-  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options), keys_of<search::SearchConfig>());
   if (arguments.help) {
     std::fputs(
         ("lehr search SEARCH.toml [--stage STAGE] [--dry-run] [--section.key=value ...]\n\n"

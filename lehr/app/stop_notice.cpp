@@ -47,7 +47,9 @@ void StopNotice::tell(int signal) const {
       "{}lehr {}: stopped by {} {}\n",
       ::isatty(STDERR_FILENO) != 0 ? "\r\x1b[K" : "",  // in place of the status line
       command_,
-      signal == SIGINT ? "Ctrl-C" : "SIGTERM",
+      signal == SIGINT   ? "Ctrl-C"
+      : signal == SIGHUP ? "SIGHUP"
+                         : "SIGTERM",
       printable(kept_));
 }
 

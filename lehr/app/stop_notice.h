@@ -1,4 +1,4 @@
-// The message of a command that Ctrl-C or SIGTERM stops: its progress, the results that are kept, and how to continue.
+// The message of a command that a signal stops: its progress, the results that are kept, and how to continue.
 #pragma once
 
 #include <exception>
@@ -24,8 +24,8 @@ class Stopped : public std::exception {
   int signal_;
 };
 
-/// Receives Ctrl-C and SIGTERM for a command. From `listen` on, a signal ends the program with 128 + its number, after
-/// the line "lehr search: stopped by Ctrl-C " and the text of `set` on standard error.
+/// Receives Ctrl-C, SIGTERM and SIGHUP (StopSignals) for a command. From `listen` on, a signal ends the program with
+/// 128 + its number, after the line "lehr search: stopped by Ctrl-C " and the text of `set` on standard error.
 class StopNotice {
  public:
   /// `command` is its name, `kept` the first text.

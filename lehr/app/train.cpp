@@ -39,9 +39,9 @@ std::string train_help() {
   TrainOptions options;
   return "lehr train CONFIG.toml [--section.key=value ...]\n\n"
          "Trains the model that CONFIG.toml describes. Run it again with the same job.dump_folder to resume from the\n"
-         "newest complete checkpoint. The command line can set any key and overrides the file. SIGTERM and Ctrl-C\n"
-         "save a checkpoint and stop. For several ranks use lehr launch -n N -- train CONFIG.toml, or torchrun, srun\n"
-         "or mpirun, and set the degrees in [parallelism].\n\n" +
+         "newest complete checkpoint. The command line can set any key and overrides the file. SIGTERM, Ctrl-C and a\n"
+         "closed terminal (SIGHUP; not with nohup) save a checkpoint and stop. For several ranks use\n"
+         "lehr launch -n N -- train CONFIG.toml, or torchrun, srun or mpirun, and set the degrees in [parallelism].\n\n" +
          arguments_help(ConfigObject::of(options)) + "\nKeys of the config:\n" + help_text<train::TrainConfig>();
 }
 
@@ -111,7 +111,7 @@ int train_on(
     const train::TrainSpecs& specs,
     const std::function<void(const train::TrainConfig& config, StopSignals& signals, const RankBody& body)>& on_ranks) {
   TrainOptions options;
-  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options), keys_of<train::TrainConfig>());
   if (arguments.help) {
     std::fputs(train_help().c_str(), stdout);
     return 0;
@@ -139,7 +139,7 @@ int train_on(
 
 train::TrainConfig train_config(const std::vector<std::string>& args) {
   TrainOptions options;
-  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options), keys_of<train::TrainConfig>());
   const Node sources = sources_of(arguments);
   return from_node<train::TrainConfig>(sources, arguments.positionals[0]);
 }

@@ -66,7 +66,7 @@ bool verify_on(
 
 int verify(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start) {
   VerifyOptions options;
-  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options), keys_of<MeshConfig>());
   if (arguments.help) {
     std::fputs(
         ("lehr verify --model DIR [OPTIONS]\n\n"

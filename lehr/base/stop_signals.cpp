@@ -18,9 +18,17 @@ sigset_t stop_signals() {
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  if (!is_ignored(SIGHUP)) {  // A blocked signal is received even if it is ignored.
+    sigaddset(&set, SIGHUP);
+  }
   return set;
 }
 }  // namespace
+
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
 
 StopSignals::StopSignals() {
   const sigset_t set = stop_signals();
@@ -48,7 +56,8 @@ void StopSignals::listen() {
     if (ending_) {
       return;
     }
-    if (!deferred_ || (received_ != 0 && Clock::now() - first > kSameStop)) {
+    const bool again = received_ != 0 && signal != SIGHUP && Clock::now() - first > kSameStop;
+    if (!deferred_ || again) {
       const std::lock_guard lock(mutex_);
       try {
         if (last_act_) {

@@ -1,4 +1,4 @@
-// SIGTERM and Ctrl-C without signal handlers.
+// SIGTERM, SIGHUP and Ctrl-C without signal handlers.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,11 @@
 
 namespace lehr {
 
-/// SIGTERM and SIGINT (Ctrl-C) as a flag that a loop polls between two steps.
+/// True if the process ignores the signal, such as SIGHUP after a start by nohup.
+bool is_ignored(int signal);
+
+/// SIGTERM, SIGINT (Ctrl-C) and SIGHUP (the terminal was closed) as a flag that a loop polls between two steps. SIGHUP
+/// stays ignored if it was ignored when the program started.
 ///
 /// The signals are blocked in every thread and received on one thread of this object, which computes nothing. A handler
 /// that interrupts a thread inside a matmul corrupts memory: for large K, oneDNN's sgemm kernels point the stack
@@ -17,7 +21,8 @@ namespace lehr {
 ///
 /// Until `defer` is called, a signal ends the program immediately with 128 + its number, as without this object. After
 /// that, the first signal is kept for `received`, and a second one ends the program, except within a fifth of a second:
-/// a terminal sends Ctrl-C to all its processes, and the parent of this one may pass it on.
+/// a terminal sends Ctrl-C to all its processes, and the parent of this one may pass it on. A second SIGHUP is no
+/// order: for one closed terminal, the shell and the system each send it.
 class StopSignals {
  public:
   /// Construct it before any computing thread: threads inherit the signal mask of the thread that starts them.

@@ -58,6 +58,30 @@ class OptionList : public FieldVisitor {
   std::set<std::string> lists;
 };
 
+// The dotted keys of a config.
+class KeyList : public FieldVisitor {
+ public:
+  void visit(const Field& field, FieldRef) override { keys.push_back(path_ + std::string(field.name)); }
+  void begin_group(std::string_view name, std::string_view) override { enter(std::string(name)); }
+  void end_group() override { leave(); }
+  size_t begin_list(std::string_view name, std::string_view, size_t) override {
+    enter(std::string(name));
+    return 0;
+  }
+  void begin_item(size_t index) override { enter(std::to_string(index)); }
+  void end_item() override { leave(); }
+  void end_list() override { leave(); }
+  bool wants_list_prototype() const override { return true; }
+
+  std::vector<std::string> keys;
+
+ private:
+  void enter(const std::string& name) { path_ += name + "."; }
+  void leave() { path_.erase(path_.rfind('.', path_.size() - 2) + 1); }
+
+  std::string path_;
+};
+
 // "  (default 128)" of an option that has a value unless it is given; a flag is off, or its help names --no-FLAG.
 std::string told_default(const Node* value) {
   const bool none = value == nullptr || value->is_bool() || (value->is_list() && value->size() == 0) ||
@@ -112,6 +136,25 @@ WrittenOption split_option(const std::string& arg, const OptionList& known) {
   return option;
 }
 
+// "; did you mean --training.steps?", for an option that is not known or was written with one dash.
+std::string meant_option(const std::string& key, const OptionList& known, const ConfigObject& config) {
+  std::vector<std::string> meant;
+  if (known.has(key)) {
+    meant.push_back(option_name(key));
+  } else if (config.fields) {
+    KeyList list;
+    config.fields(list);
+    std::copy_if(list.keys.begin(), list.keys.end(), std::back_inserter(meant), [&](const std::string& one) {
+      return one == key || one.ends_with("." + key);
+    });
+    std::transform(meant.begin(), meant.end(), meant.begin(), option_name);
+  }
+  if (const auto nearest = suggest(key, known.names); meant.empty() && nearest) {
+    meant.push_back(option_name(*nearest));
+  }
+  return meant.empty() ? "; --help lists the options" : fmt::format("; did you mean {}?", fmt::join(meant, " or "));
+}
+
 // Returns the value of a known option; `before` is its value so far, or null.
 Node value_of(const WrittenOption& option, const OptionList& known, const Node* before) {
   Node node;
@@ -137,7 +180,8 @@ Node value_of(const WrittenOption& option, const OptionList& known, const Node* 
 }
 }  // namespace
 
-Arguments parse_arguments(const std::vector<std::string>& args, const ConfigObject& options) {
+Arguments parse_arguments(
+    const std::vector<std::string>& args, const ConfigObject& options, const ConfigObject& config) {
   OptionList known;
   options.fields(known);
   Arguments result;
@@ -150,17 +194,20 @@ Arguments parse_arguments(const std::vector<std::string>& args, const ConfigObje
       result.help = true;
       continue;
     }
+    if (arg.size() > 1 && arg[0] == '-' && arg[1] != '-') {
+      const std::string key = to_key(arg.substr(1, arg.find('=') - 1));
+      problems.push_back(
+          fmt::format("command line: {}: options begin with two dashes{}", arg, meant_option(key, known, config)));
+      continue;
+    }
     if (!arg.starts_with("--") || arg == "--") {
       result.positionals.push_back(arg);
       continue;
     }
     WrittenOption option = split_option(arg, known);
     if (!option.dotted && !known.has(option.key)) {
-      const auto nearest = suggest(option.key, known.names);
-      problems.push_back(fmt::format(
-          "command line: --{}: unknown option{}",
-          option.name,
-          nearest ? fmt::format("; did you mean {}?", option_name(*nearest)) : "; --help lists the options"));
+      problems.push_back(
+          fmt::format("command line: --{}: unknown option{}", option.name, meant_option(option.key, known, config)));
       continue;
     }
     const bool flag = !option.dotted && known.flags.count(option.key) != 0;

@@ -21,9 +21,16 @@ struct Arguments {
 
 /// Fills `options` from `args`: "--name value", "--name=value", "--flag", "--no-flag" ('-' and '_' are equivalent in
 /// names). Dotted names are overrides, which are returned to the caller. Throws one usage error that lists every
-/// problem; for an unknown name it suggests the closest known one. With --help, missing required options are not an
-/// error.
-Arguments parse_arguments(const std::vector<std::string>& args, const ConfigObject& options);
+/// problem; for an unknown name, or one after a single dash, it suggests the keys of `config`, whose overrides these
+/// are, that end with it, or else the closest option. With --help, missing required options are not an error.
+Arguments parse_arguments(
+    const std::vector<std::string>& args, const ConfigObject& options, const ConfigObject& config = {});
+
+/// The keys of a config of type T, for parse_arguments.
+template <class T>
+ConfigObject keys_of() {
+  return {[](FieldVisitor& v) { T().fields(v); }, {}};
+}
 
 /// Returns an option as a user writes it: "--max-rows" for the field max_rows, "--training.seq_len" for a config key.
 std::string option_name(std::string_view key);

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "lehr/base/error.h"
@@ -15,6 +16,7 @@ namespace lehr {
 namespace {
 struct Mismatch {
   std::string expected;
+  std::string advice = "";
 };
 
 // Each function reads a node or throws the type that it expected.
@@ -26,7 +28,12 @@ void read(const Node& node, bool& value) {
 }
 void read(const Node& node, int64_t& value) {
   if (!node.is_int()) {
-    throw Mismatch{"an integer"};
+    constexpr double kExact = 1LL << 53;
+    const bool whole =
+        node.is_double() && std::abs(node.as_double()) <= kExact && std::trunc(node.as_double()) == node.as_double();
+    throw Mismatch{
+        "an integer",
+        whole ? fmt::format("; write {}, without point or exponent", static_cast<int64_t>(node.as_double())) : ""};
   }
   value = node.as_int();
 }
@@ -126,7 +133,11 @@ class Loader : public FieldVisitor {
           try {
             read(*node, *target);
           } catch (const Mismatch& mismatch) {
-            problem(node, key, fmt::format("expected {}, found {}", mismatch.expected, node->describe()));
+            unread_.insert(key);
+            problem(
+                node,
+                key,
+                fmt::format("expected {}, found {}{}", mismatch.expected, node->describe(), mismatch.advice));
             return;
           }
           if (const auto expected = CheckRule{field.rule}(*target)) {
@@ -155,6 +166,7 @@ class Loader : public FieldVisitor {
     groups_.push_back(key);
     const Node* node = find(name);
     if (node != nullptr && !node->is_table()) {
+      unread_.insert(key);
       problem(node, key, fmt::format("expected a table, found {}", node->describe()));
       node = nullptr;
     }
@@ -174,6 +186,7 @@ class Loader : public FieldVisitor {
       }
     }
     if (node != nullptr && !tables) {
+      unread_.insert(key);
       problem(node, key, fmt::format("expected a list of tables, [[{}]], found {}", key, node->describe()));
       node = nullptr;
     }
@@ -217,6 +230,9 @@ class Loader : public FieldVisitor {
 
   void add_checks(const Problems& problems, const Node& root) {
     for (const auto& item : problems.items()) {
+      if (is_unread(item.key)) {
+        continue;  // a consequence of the problem that was reported
+      }
       problem(locate(root, item.key), item.key, item.message);
     }
   }
@@ -263,6 +279,11 @@ class Loader : public FieldVisitor {
          fmt::format("{}: {}: {}", origin.text(), from_command_line ? option_name(key) : key, what)});
   }
 
+  // True if the value of a key, or of a table around it, could not be read.
+  bool is_unread(const std::string& key) const {
+    return unread_.count(key) != 0 || (!table_of(key).empty() && is_unread(table_of(key)));
+  }
+
   static std::string leaf_of(const std::string& key) { return key.substr(key.rfind('.') + 1); }
   static std::string table_of(const std::string& key) {
     const auto dot = key.rfind('.');
@@ -302,6 +323,7 @@ class Loader : public FieldVisitor {
   std::string name_;
   std::vector<Level> levels_;
   std::set<std::string> known_;
+  std::set<std::string> unread_;  // keys with a value of another type
   std::vector<std::string> leaves_;
   std::vector<std::string> groups_;
   std::vector<Message> messages_;

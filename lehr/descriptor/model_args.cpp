@@ -112,17 +112,6 @@ const ModelFamily& ModelFamilies::at(const std::string& name) const {
 namespace {
 namespace fs = std::filesystem;
 
-// Returns the newest checkpoint of the run whose folder was given instead, or that of its checkpoints; empty if there
-// is none.
-fs::path newest_checkpoint(const fs::path& folder) {
-  for (const fs::path& parent : {folder / "checkpoints", folder}) {
-    if (const auto latest = state::CheckpointStore(parent).latest()) {
-      return latest->path;
-    }
-  }
-  return {};
-}
-
 fs::path config_file(const fs::path& folder) {
   if (!fs::is_directory(folder)) {
     return folder;
@@ -132,11 +121,7 @@ fs::path config_file(const fs::path& folder) {
         !fs::exists(folder / "adapter_config.json"),
         "{}: holds adapters, not a model; `lehr merge` makes a model of them and their base",
         folder.string());
-    const fs::path meant = newest_checkpoint(folder);
-    fail(
-        "{}: the folder has no config.json, so it holds no model{}",
-        folder.string(),
-        meant.empty() ? "" : fmt::format("; did you mean the newest checkpoint in it, {}?", meant.string()));
+    fail("{}: the folder has no config.json, so it holds no model{}", folder.string(), state::meant_checkpoint(folder));
   }
   return path_beneath(folder, "config.json");
 }

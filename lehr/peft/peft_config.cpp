@@ -45,6 +45,18 @@ void PeftConfig::check(Problems& problems) const {
   if (method == "none" && full_tune_pattern) {
     problems.add("peft.full_tune_pattern", "has no effect while peft.method is \"none\", which trains all parameters");
   }
+  const PeftConfig usual;
+  for (const auto& [key, is_set] :
+       {std::pair("peft.target_pattern", target_pattern != usual.target_pattern),
+        {"peft.r", r != usual.r},
+        {"peft.alpha", alpha != usual.alpha},
+        {"peft.dropout", dropout != usual.dropout},
+        {"peft.use_rslora", use_rslora != usual.use_rslora}}) {
+    if (method != "lora" && is_set) {
+      problems.add(
+          key, "has no effect while peft.method is \"" + method + "\"; remove it, or set peft.method to \"lora\"");
+    }
+  }
   if (method != "lora" && init_from) {
     problems.add("peft.init_from", "names adapters, which require peft.method = \"lora\"");
   }

@@ -34,6 +34,8 @@ fs::path base_of(const fs::path& folder, const fs::path& given) {
 }  // namespace
 
 ModelFolder ModelFolder::open(const fs::path& path, const descriptor::ModelFamilies& families, const fs::path& base) {
+  require(
+      !fs::is_regular_file(path), "{}: expected the folder of a model, found a file; name the folder", path.string());
   ModelFolder folder{.path = path, .base = path, .args = nullptr};
   if (!peft::is_adapter_folder(path)) {
     folder.args = families.from_hf_folder(path);

@@ -257,4 +257,13 @@ void CheckpointStore::keep_latest(int64_t count, std::optional<int64_t> spare) {
   }
 }
 
+std::string meant_checkpoint(const fs::path& folder) {
+  for (const fs::path& parent : {folder / "checkpoints", folder}) {
+    if (const auto latest = CheckpointStore(parent).latest()) {
+      return fmt::format("; did you mean the newest checkpoint in it, {}?", latest->path.string());
+    }
+  }
+  return "";
+}
+
 }  // namespace lehr::state

@@ -8,6 +8,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/open_file.h"
 #include "lehr/config/suggest.h"
+#include "lehr/state/checkpoint.h"
 #include "lehr/state/pickle.h"
 #include "lehr/state/strict_json.h"
 
@@ -101,6 +102,10 @@ WeightReader::WeightReader(const fs::path& path, const std::string& stem, Readin
   const auto status = fs::status(path, error);
   require(fs::exists(status), "{}: no such file or folder", path.string());
   if (!fs::is_directory(status)) {
+    require(
+        path.filename() != "config.json",
+        "{}: expected weights, found the config of a model; name its folder",
+        path.string());
     if (path.extension() == ".json") {
       open_index(path);
     } else {
@@ -114,10 +119,11 @@ WeightReader::WeightReader(const fs::path& path, const std::string& stem, Readin
     const auto pickle = has_index ? std::nullopt : pickled_weights(path);
     require(
         has_index,
-        "{}: expected {}.safetensors or {}.safetensors.index.json, found neither{}{}",
+        "{}: expected {}.safetensors or {}.safetensors.index.json, found neither{}{}{}",
         path.string(),
         stem,
         stem,
+        meant_checkpoint(path),
         describe_files(path, stem),
         pickle ? fmt::format(
                      "; {} is a pickle, which can run any code when it is read, so Lehr does not: convert it to "

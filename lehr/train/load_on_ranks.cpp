@@ -53,6 +53,7 @@ ModelOnRanks::ModelOnRanks(
   config_.float8 = {};
   config_.activation_checkpoint.mode = "none";
   config_.parallelism.expert_parallel_parts = 1;  // scores need one call per layer
+  config_.model = {};                             // may be of another model
   config_.model.hf_assets_path = folder.base.string();
   mesh::DistributedContext& context = *ranks.context();
   const mesh::Group& pp = context.group(mesh::axis::pp);

@@ -135,6 +135,30 @@ std::vector<state::TensorInfo> of_all_stages(
   return all;
 }
 
+void require_same_trained(const state::WeightReader& then, const std::vector<state::TensorInfo>& now) {
+  const auto parameter_of = [](const std::string& entry) { return entry.substr(0, entry.rfind('.')); };
+  std::set<std::string> before, wanted;
+  for (const std::string& entry : then.names()) {
+    before.insert(parameter_of(entry));
+  }
+  for (const state::TensorInfo& entry : now) {
+    wanted.insert(parameter_of(entry.name));
+  }
+  std::vector<std::string> differ;
+  std::set_symmetric_difference(before.begin(), before.end(), wanted.begin(), wanted.end(), std::back_inserter(differ));
+  if (differ.empty() || before.empty() || wanted.empty()) {  // an optimizer may have no state
+    return;
+  }
+  const bool trained = before.contains(differ.front());
+  fail(
+      "peft.method: the run so far {} {} ({}), which this one {}; keep method and patterns of [peft], or choose another "
+      "job.dump_folder",
+      trained ? "trained" : "did not train",
+      differ.front(),
+      then.path().string(),
+      trained ? "does not" : "does");
+}
+
 void load_optimizer(
     optim::Optimizer& optimizer,
     const nn::Module& model,

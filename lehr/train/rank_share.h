@@ -51,6 +51,10 @@ std::vector<state::TensorInfo> of_all_stages(
     state::Coordinator& coordinator,
     const std::string& key);
 
+/// Throws a usage error if a run trains other parameters than those with optimizer state in a checkpoint, `then`; `now`
+/// are the tensors of its optimizer, of all stages.
+void require_same_trained(const state::WeightReader& then, const std::vector<state::TensorInfo>& now);
+
 /// Reads this rank's shard of every tensor of the optimizer's (allocated) state. `all` are the tensors of all stages.
 /// Throws the usage errors of Optimizer::load_state, and one for tensors of other global shapes; nothing is changed
 /// then. The state of the parameters `fresh` is unchanged; if `strict` is false, state that belongs to no parameter is

@@ -207,8 +207,10 @@ void RunCheckpoints::load(const std::filesystem::path& folder) {
   const auto entries = all_of("optimizer", share_of_optimizer(optimizer_, model_, mesh_).all);
   coordinator_->all_succeed("load", [&] {
     const std::string stem = config_.peft.has_adapters() ? peft::kAdapterStem : "model";
+    const state::WeightReader optimizer(folder, "optimizer", state::Reading::once);
+    require_same_trained(optimizer, entries);
     pretrained::load_weights(model_, map_, state::WeightReader(folder, stem, state::Reading::once));
-    load_optimizer(optimizer_, model_, entries, state::WeightReader(folder, "optimizer", state::Reading::once));
+    load_optimizer(optimizer_, model_, entries, optimizer);
   });
 }
 

@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
+#include "lehr/base/file.h"
 #include "lehr/base/log.h"
 #include "lehr/base/value_of.h"
+#include "lehr/config/toml.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/inject.h"
 #include "lehr/pretrained/weights.h"
@@ -39,7 +41,10 @@ void start_adapters(Run& run) {
   }
   const std::filesystem::path folder = *run.config.peft.init_from;
   require(
-      peft::is_adapter_folder(folder), "peft.init_from: {} holds no adapter (adapter_config.json)", folder.string());
+      peft::is_adapter_folder(folder),
+      "peft.init_from: {} holds no adapter (adapter_config.json){}",
+      folder.string(),
+      state::meant_checkpoint(folder));
   const nn::Model& named = run.named_model();
   const auto base_names = peft::stored_names(folder, *run.args);
   peft::require_same_scaling(peft::read_adapter_config(folder), named, base_names);
@@ -76,6 +81,46 @@ std::vector<std::string> start_from(Run& run, const std::filesystem::path& check
   return describe_changes(then, run.state, now);
 }
 
+bool holds_checkpoints(const std::filesystem::path& root) {
+  return !state::CheckpointStore(root).list().empty() || std::filesystem::exists(LocalCheckpoints::pointer_in(root));
+}
+
+// Returns the value of checkpoint.folder of the run that was in `dump_folder` before; empty: there was none.
+std::string checkpoint_folder_before(const std::filesystem::path& dump_folder) {
+  const auto saved = dump_folder / "config.toml";
+  if (!std::filesystem::exists(saved)) {
+    return "";
+  }
+  const Node config = parse_toml(read_file(saved), saved.string());
+  const Node* section = config.find("checkpoint");
+  const Node* folder = section == nullptr ? nullptr : section->find("folder");
+  return folder == nullptr ? CheckpointConfig().folder : folder->as_string();
+}
+
+// A run whose checkpoints are not found would begin anew, and overwrite the logs of an earlier one.
+void require_finds_earlier_run(const TrainConfig& config) {
+  const std::filesystem::path dump_folder = config.job.dump_folder;
+  const auto root = dump_folder / config.checkpoint.folder;
+  const char* const loss = "which this run would not resume, and whose logs it would overwrite";
+  if (holds_checkpoints(root)) {
+    require(
+        config.checkpoint.enable,
+        "checkpoint.enable: {} holds checkpoints of an earlier run, {}; set it to true, or choose another "
+        "job.dump_folder",
+        root.string(),
+        loss);
+    return;
+  }
+  const std::string before = checkpoint_folder_before(dump_folder);
+  require(
+      before.empty() || !holds_checkpoints(dump_folder / before),
+      "checkpoint.folder: {} holds checkpoints of an earlier run, {}; set it to \"{}\", or choose another "
+      "job.dump_folder",
+      (dump_folder / before).string(),
+      loss,
+      before);
+}
+
 // Returns the folder of the model that the run continues; empty: none.
 std::filesystem::path source_of(const TrainConfig& config, const std::optional<std::filesystem::path>& checkpoint) {
   if (checkpoint) {
@@ -104,13 +149,7 @@ void resume(Run& run, const std::filesystem::path& checkpoint) {
 }  // namespace
 
 RunStart find_start(Run& run) {
-  const auto root = std::filesystem::path(run.config.job.dump_folder) / run.config.checkpoint.folder;
-  require(
-      run.config.checkpoint.enable ||
-          (state::CheckpointStore(root).list().empty() && !std::filesystem::exists(LocalCheckpoints::pointer_in(root))),
-      "checkpoint.enable: {} holds checkpoints of an earlier run, which this run would not resume, and whose logs it "
-      "would overwrite; set it to true, or choose another job.dump_folder",
-      root.string());
+  require_finds_earlier_run(run.config);
   RunStart start{.steps = run.config.training.steps};
   if (run.config.checkpoint.enable) {
     run.checkpoints = std::make_unique<RunCheckpoints>(

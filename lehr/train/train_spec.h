@@ -34,7 +34,7 @@ class TrainSpecs {
 
   const descriptor::ModelFamilies& families() const { return families_; }
   /// Returns the spec for the config: by model.hf_assets_path's config.json if that is set, else by model.name. Throws
-  /// a usage error that lists the known families.
+  /// a usage error that lists the known families, or if both are set and differ.
   const TrainSpec& at(const ModelConfig& config) const;
 
  private:

@@ -84,6 +84,37 @@ TEST_F(StopSignalsTest, EndsTheProgramOnTheSecondSignal) {
       "");
 }
 
+TEST_F(StopSignalsTest, ClosingTheTerminalIsAStopHoweverOftenItIsTold) {
+  EXPECT_EXIT(
+      {
+        std::signal(SIGHUP, SIG_DFL);
+        StopSignals signals;
+        signals.defer();
+        send(SIGHUP);
+        const bool first = arrives(signals, SIGHUP);
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        send(SIGHUP);
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        std::_Exit(first ? 0 : 1);
+      },
+      testing::ExitedWithCode(0),
+      "");
+}
+
+TEST_F(StopSignalsTest, LeavesTheClosingOfTheTerminalIgnoredIfItWas) {
+  EXPECT_EXIT(
+      {
+        std::signal(SIGHUP, SIG_IGN);  // nohup
+        StopSignals signals;
+        send(SIGHUP);
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        send(SIGTERM);
+        sleep(30);
+      },
+      testing::ExitedWithCode(143),
+      "");
+}
+
 // A terminal sends Ctrl-C to all processes, and the parent of this one may pass it on.
 TEST_F(StopSignalsTest, TakesASignalThatFollowsAtOnceForTheSame) {
   EXPECT_EXIT(

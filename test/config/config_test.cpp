@@ -10,6 +10,7 @@
 
 namespace lehr {
 namespace {
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Property;
 using ::testing::Throws;
@@ -73,6 +74,9 @@ struct Sample {
   void check(Problems& problems) const {
     if (training.limit && *training.limit > training.steps) {
       problems.add("training.limit", "must not be larger than training.steps");
+    }
+    if (other.enable && other.parts.empty()) {
+      problems.add("other.parts", "at least one is needed");
     }
   }
 };
@@ -140,7 +144,10 @@ TEST(Config, NamesTheTableThatAKeyBelongsTo) {
 }
 
 TEST(Config, NeverConvertsOneTypeToAnother) {
-  EXPECT_THAT(problem("[training]\nsteps = 3.0\n"), HasSubstr("expected an integer, found number 3"));
+  EXPECT_THAT(problem("[training]\nsteps = 3.0\n"), HasSubstr("expected an integer, found number 3; write 3, without"));
+  EXPECT_THAT(
+      problem("[training]\nsteps = 1e2\n"), HasSubstr("found number 100; write 100, without point or exponent"));
+  EXPECT_THAT(problem("[training]\nsteps = 3.5\n"), EndsWith("expected an integer, found number 3.5"));
   EXPECT_THAT(problem("[training]\nsteps = \"3\"\n"), HasSubstr("expected an integer, found string \"3\""));
   EXPECT_THAT(problem("[training]\nrate = true\n"), HasSubstr("expected a number, found true"));
   EXPECT_THAT(problem("training = 3\n"), HasSubstr("expected a table, found integer 3"));
@@ -155,6 +162,13 @@ TEST(Config, RefusesADuplicateKey) {
 TEST(Config, ReportsRulesBetweenFieldsAtTheirLine) {
   EXPECT_THAT(
       problem("[training]\nsteps = 3\nlimit = 4\n"), HasSubstr("run.toml:3:1: training.limit: must not be larger"));
+}
+
+TEST(Config, ReportsNoRuleBetweenFieldsOfAKeyThatCouldNotBeRead) {
+  EXPECT_EQ(problem("[other]\nenable = true\n"), "run.toml:1:2: other.parts: at least one is needed");
+  EXPECT_EQ(
+      problem("[other]\nenable = true\nparts = 3\n"),
+      "run.toml:3:1: other.parts: expected a list of tables, [[other.parts]], found integer 3");
 }
 
 TEST(Config, CommandLineWinsOverFileWinsOverDefault) {
@@ -283,11 +297,33 @@ TEST(CommandLine, ReportsWrongArguments) {
   EXPECT_THAT(parse({"--model"}), Throws<Error>(Property(&Error::what, HasSubstr("expected a value"))));
   EXPECT_THAT(parse({}), Throws<Error>(Property(&Error::what, HasSubstr("model: is missing"))));
   EXPECT_THAT(parse({"--model", "m", "--count", "0"}), Throws<Error>(Property(&Error::what, HasSubstr("more than 0"))));
+  EXPECT_THAT(
+      parse({"--model", "m", "-count", "3"}),
+      Throws<Error>(Property(
+          &Error::what, EndsWith("command line: -count: options begin with two dashes; did you mean --count?"))));
   // An option is spelled as in the help, a key as in a config.
   EXPECT_THAT(
       parse({"--model", "m", "--max_rows", "0"}),
       Throws<Error>(Property(&Error::what, HasSubstr("command line: --max-rows: expected"))));
   EXPECT_EQ(option_name("training.seq_len"), "--training.seq_len");
+}
+
+TEST(CommandLine, NamesTheKeysOfTheConfigThatEndWithAnUnknownOption) {
+  const auto parse = [](std::vector<std::string> args) {
+    return [args] {
+      Flags flags;
+      parse_arguments(args, ConfigObject::of(flags), keys_of<Sample>());
+    };
+  };
+  EXPECT_THAT(
+      parse({"--steps=5"}),
+      Throws<Error>(Property(&Error::what, EndsWith("option; did you mean --training.steps or --other.steps?"))));
+  EXPECT_THAT(
+      parse({"-steps", "5"}),
+      Throws<Error>(Property(&Error::what, EndsWith("dashes; did you mean --training.steps or --other.steps?"))));
+  EXPECT_THAT(
+      parse({"--path=p"}), Throws<Error>(Property(&Error::what, HasSubstr("did you mean --training.parts.0.path or"))));
+  EXPECT_THAT(parse({"--cuont=5"}), Throws<Error>(Property(&Error::what, EndsWith("did you mean --count?"))));
 }
 
 TEST(Json, NamesLineAndColumnOfASyntaxError) {

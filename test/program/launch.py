@@ -182,13 +182,24 @@ def started(*args, marker="step 20"):
     return child
 
 
-for number, name in ((signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "SIGINT")):
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever it is here, for the launches
+for number, name in ((signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "SIGINT"), (signal.SIGHUP, "SIGHUP")):
     child = started(3, "work")
     child.send_signal(number)
     out, err = child.communicate(timeout=SECONDS)
     expect(f"{name} goes on to all ranks, which save", child.returncode == 128 + number and "rank 0 saved" in out,
            f"{child.returncode}\n{out}{err}")
     expect(f"{name} is no failure", err == "", err)
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+child = started(3, "work")
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+for pid in (child.pid, *children_of(child.pid)):
+    os.kill(pid, signal.SIGHUP)
+time.sleep(0.5)
+child.send_signal(signal.SIGTERM)
+out, err = child.communicate(timeout=SECONDS)
+expect("SIGHUP stays ignored under nohup", child.returncode == 143 and "rank 0 saved" in out and err == "",
+       f"{child.returncode}\n{out}{err}")
 child = started(3, "work")
 child.send_signal(signal.SIGUSR1)
 lines = [child.stderr.readline() for _ in range(3)]

@@ -181,6 +181,11 @@ wrong("a profile and none", ["train", work / "run.toml", "--profile", "--profili
       "--profile", r"profiling\.operator_table=false", "contradicts")
 wrong("a profile of a run that is too short", ["train", work / "run.toml", "--profile"],
       r"profiling\.operator_table_steps", "training.steps")
+wrong("a number in another form on the command line", ["train", work / "run.toml", "--training.steps=1e2"],
+      r"--training\.steps: expected an integer, .*write 100")
+wrong("an option with one dash", ["train", work / "run.toml", "-steps", "5"], r"-steps: .*two dashes; did you mean --training\.steps")
+wrong("a key without its section", ["train", work / "run.toml", "--steps=5"], r"--steps: unknown option; did you mean --training\.steps")
+wrong("one problem of a list", ["train", work / "run.toml", "--data.datasets=x"], r"\A[^\n]*expected a list of tables[^\n]*\n?\Z")
 wrong("unknown command", ["trian"], "trian", "train")
 wrong("unknown option", ["generate", "--modle", "x"], "modle", "model")
 wrong("missing option", ["generate", "--prompt", "x"], "--model")
@@ -321,6 +326,11 @@ spoiled_config("unknown activation", {"hidden_act": "gelu"}, "hidden_act", "gelu
 wrong("no such model folder", ["generate", "--model", work / "nowhere", "--prompt", "a"], "nowhere")
 wrong("folder without config.json", ["generate", "--model", work, "--prompt", "a"], r"config\.json")
 wrong("the folder of a run", ["generate", "--model", work / "out", "--prompt", "a"], r"config\.json", r"checkpoints/step-2\?")
+wrong("the folder of a run to inspect", ["inspect", work / "out"], r"found neither; did you mean .*checkpoints/step-2\?")
+wrong("the folder of a run to start from", ["train", work / "run.toml", f"--job.dump_folder={work}/other",
+      f"--checkpoint.initial_load_path={work}/out"], r"--checkpoint\.initial_load_path: .*checkpoints/step-2\?")
+for command in (["generate", "--prompt", "a", "--model"], ["inspect"]):
+    wrong(f"a config in place of its folder ({command[0]})", [*command, model / "config.json"], r"config\.json: .*name .*folder")
 
 # --- other commands --------------------------------------------------------------------------------------------------
 wrong("more tokens than positions in generate",

@@ -212,6 +212,20 @@ TEST(PeftRun, FullTuneTrainsTheNamedModulesAndSavesTheWholeModel) {
   }
 }
 
+TEST(PeftRun, RefusesToContinueWithOtherTrainedParameters) {
+  const Folder folder;
+  const auto run = [&](const Overrides& peft) {
+    Overrides all{{"checkpoint.initial_load_path", quoted(base())}, {"training.steps", "2"}};
+    all.insert(all.end(), peft.begin(), peft.end());
+    return [config = tiny_run(folder.path(), all)] { train(config); };
+  };
+  run({{"peft.method", "full_tune"}, {"peft.full_tune_pattern", pattern("model\\.norm")}})();
+  EXPECT_THAT(run({}), fails_with("peft.method: the run so far did not train model.embed_tokens."));
+  EXPECT_THAT(
+      run({{"peft.method", "full_tune"}, {"peft.full_tune_pattern", pattern(".*mlp")}}),
+      fails_with("which this one does; keep method and patterns of [peft]"));
+}
+
 TEST(PeftRun, AdaptersOfExpertsResumeBitForBit) {
   const Overrides mixture{
       {"model.name", "qwen3_moe"},
@@ -274,7 +288,14 @@ TEST(PeftRun, RefusesToContinueAsADifferentRun) {
   };
   EXPECT_THAT(resume("peft.alpha", "3"), fails_with("the adapter's scaling is 4 ("));
   EXPECT_THAT(resume("peft.r", "2"), fails_with("set peft.r, peft.alpha"));
-  EXPECT_THAT(resume("peft.method", "none"), fails_with("peft.method: the run so far trained adapters"));
+  EXPECT_THAT(
+      [&] {
+        train(lora_run(folder.path(), {{"peft.method", "none"}, {"peft.r", "8"}}));
+      },
+      fails_with("peft.method: the run so far trained adapters"));
+  const Overrides in_full{{"peft.method", "full_tune"}, {"peft.r", "8"}, {"peft.full_tune_pattern", pattern(".*mlp")}};
+  EXPECT_THAT(
+      [&] { train(lora_run(folder.path(), in_full)); }, fails_with("peft.method: the run so far trained adapters"));
   const Folder other;
   const auto another_base = tiny_run(other.path(), {{"training.steps", "4"}, {"debug.seed", "9"}});
   train(another_base);
@@ -316,6 +337,17 @@ TEST(PeftRun, NamesTheInvalidKey) {
   EXPECT_THAT(run({{"peft.method", "full_tune"}}), fails_with("peft.full_tune_pattern: peft.method = \"full_tune\""));
   EXPECT_THAT(
       run({{"peft.method", "none"}, {"peft.full_tune_pattern", pattern(".*")}}), fails_with("has no effect while"));
+  const std::pair<const char*, const char*> of_adapters[] = {
+      {"peft.target_pattern", "q_proj"},
+      {"peft.r", "4"},
+      {"peft.alpha", "3"},
+      {"peft.dropout", "0.1"},
+      {"peft.use_rslora", "true"}};
+  for (const auto& [key, value] : of_adapters) {
+    EXPECT_THAT(
+        run({{"peft.method", "none"}, {key, value}}),
+        fails_with(std::string(key) + ": has no effect while peft.method is \"none\""));
+  }
   EXPECT_THAT(run({{"peft.init_from", quoted(base())}}), fails_with("peft.init_from: "));
   const Folder folder;
   const auto adapters = lora_run(folder.path(), {{"training.steps", "4"}});

@@ -352,6 +352,22 @@ TEST(TrainSpecs, RefuseADuplicateNameAndSuggestTheNearest) {
   }
 }
 
+TEST(TrainSpecs, RefuseANameBesideAFolderOfAnotherFamily) {
+  const Folder folder;
+  const auto run = tiny_run(folder.path(), {{"training.steps", "2"}, {"validation.enable", "false"}});
+  train(run);
+  const std::string path = checkpoint(run, 2).string();
+  const auto list = testing::specs();
+  ModelConfig config{.name = "llama3", .hf_assets_path = path};
+  EXPECT_THAT(
+      [&] { list.at(config); },
+      ::testing::ThrowsMessage<Error>(::testing::HasSubstr(
+          "model.name: \"llama3\" conflicts with model.hf_assets_path, which defines the family too: " + path +
+          " is a \"qwen3\"")));
+  config.name = "qwen3";
+  EXPECT_EQ(list.at(config).family.name, "qwen3");
+}
+
 TEST(Trainer, EndsWithFiniteDataAndSavesACheckpoint) {
   const Folder folder;
   write_file_atomically(folder.path() / "short.txt", std::string(1500, 'a') + std::string(500, 'b'));
@@ -478,6 +494,24 @@ TEST(Trainer, ReturnsToAStepOnceAndKeepsLaterCheckpoints) {
       Event::step_begin, [&](const EventContext& context) { first = first == 0 ? context.step : first; });
   trainer.run();
   EXPECT_EQ(first, 10) << "the same command goes on from the stop";
+}
+
+TEST(Trainer, RefusesAFolderWithCheckpointsOfAnEarlierRunThatItWouldNotResume) {
+  const Folder folder;
+  const auto first = tiny_run(folder.path(), {{"training.steps", "3"}, {"validation.enable", "false"}});
+  train(first);
+  const auto file = std::filesystem::path(first.job.dump_folder) / "metrics.jsonl";
+  const std::string metrics = read_file(file);
+  for (const auto& [key, value] : {std::pair("checkpoint.folder", "again"), std::pair("checkpoint.enable", "false")}) {
+    const auto second = tiny_run(folder.path(), {{key, value}});
+    const std::string message =
+        std::string(key) + ": " + first.job.dump_folder + "/checkpoints holds checkpoints of an earlier run, which";
+    EXPECT_THAT([&] { train(second); }, ::testing::ThrowsMessage<Error>(HasSubstr(message)));
+  }
+  EXPECT_EQ(read_file(file), metrics);
+  std::filesystem::rename(
+      checkpoint(first, 3).parent_path(), checkpoint(first, 3).parent_path().parent_path() / "again");
+  EXPECT_EQ(train(tiny_run(folder.path(), {{"checkpoint.folder", "again"}, {"training.steps", "3"}})).step, 3);
 }
 
 }  // namespace
