@@ -140,8 +140,8 @@ class Watchdog::Waiting {
   Watchdog& watchdog_;
 };
 
-// PyTorch's packages wait until a time of day, since they are built for systems without another way. A wait that begins
-// before somebody sets the clock back by an hour would last an hour longer, even for a slice of 250 ms.
+// PyTorch's wheels wait until a time of day, because they are built for a glibc without pthread_cond_clockwait. A wait
+// that begins before somebody sets the clock back by an hour would last an hour longer, even for a slice of 250 ms.
 void Watchdog::look_at_clock() {
   constexpr std::chrono::seconds kAdjustment{1};  // smaller ones do no harm
   std::unique_lock lock(mutex_);

@@ -127,7 +127,7 @@ void open_data(Run& run) {
   run.state = new_run_state(run.config, run.data.fingerprint);
 }
 
-// Nothing is kept whole for a backward, of which there is none; with ReshardPolicy::never all is, from the start.
+// A teacher has no backward, so its units always reshard; with ReshardPolicy::never they stay unsharded from the start.
 void lay_out_teacher(Run& run, const TrainSpecs& specs, const std::optional<StagePlan>& stages) {
   if (!run.teacher || run.ranks.context() == nullptr) {
     return;
