@@ -44,11 +44,11 @@ run("train", "recipe/quickstart.toml", f"--job.dump_folder={out}", *SMALL, "--pr
 lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 steps = [line for line in lines if "loss" in line]
 holds("metrics.jsonl has every step", [line["step"] for line in steps] == list(range(1, 13)))
-holds("with what a reader wants to know",
+holds("with loss, gradient norm, learning rate, tokens and speed",
       {"loss", "grad_norm", "lr", "num_tokens", "tokens_per_second"} <= set(steps[-1]))
 validation = [line for line in lines if "validation_loss" in line]
 holds("the loss on held-out data is logged", [line["step"] for line in validation] == [6, 12])
-holds("it falls", validation[-1]["validation_loss"] < validation[0]["validation_loss"])
+holds("the loss on held-out data falls", validation[-1]["validation_loss"] < validation[0]["validation_loss"])
 events = list((out / "tensorboard").glob("events.out.tfevents.*"))
 holds("TensorBoard has its events", len(events) == 1 and events[0].stat().st_size > 500)
 holds("there is a picture of the loss", "<svg" in (out / "loss.svg").read_text())
