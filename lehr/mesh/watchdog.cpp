@@ -118,7 +118,7 @@ std::chrono::nanoseconds Watchdog::clock_offset() const {
   return options_.time_of_day().time_since_epoch() - Clock::now().time_since_epoch();
 }
 
-// While it lives, the watchdog's thread looks at the clock and may end the wait.
+// While an object exists, the watchdog's thread checks the clock and may end the wait.
 class Watchdog::Waiting {
  public:
   explicit Waiting(Watchdog& watchdog) : watchdog_(watchdog) {
