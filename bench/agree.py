@@ -1,4 +1,4 @@
-"""Whether contenders did the same work: their losses and gradient norms of every step, with a tolerance per dtype."""
+"""Checks that contenders did the same work: losses and gradient norms of every step, with a tolerance per dtype."""
 import math
 
 # Largest difference of losses in nats, and of gradient norms as a share.

@@ -1,4 +1,4 @@
-"""Programs that are measured side by side: how they are started, and what becomes of one that dies."""
+"""Programs that are measured side by side: how they are started, and what is reported about one that dies."""
 import argparse
 import importlib.util
 import json

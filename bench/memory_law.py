@@ -38,7 +38,7 @@ def closed_form(model, ranks, dtype, tokens):
     logits = c * v * min(tokens, max(512, (16 << 20) // (c * v)))
     two_units = (2 + 1 / ranks) * layer  # an unsharded unit, a prefetched one, and this rank's send buffer
 
-    def reduction(n):  # the reduce-scatter's buffer, its copy in the backend, and this rank's shard
+    def reduction(n):  # the buffer of a reduce-scatter, its copy in the backend, and this rank's shard
         return (2 + 1 / ranks) * 4 * n
 
     whole = 2 * head if tied else 0  # a tied head's weight and gradient are needed until the end of backward

@@ -208,7 +208,7 @@ def has_experts(run, data):
 
 
 def uses(run, mechanism, data):
-    """Whether a run's plan may depend on a mechanism."""
+    """Returns whether a run's plan may depend on a mechanism."""
     dropped, figures = mechanism
     if any("expert" in figure for figure in figures) and not has_experts(run, data):
         return False

@@ -71,7 +71,7 @@ def group_with_quota(parent, file, text):
 
 
 def remove(group):
-    for _ in range(50):  # it is busy until the kernel has let go of its last process
+    for _ in range(50):  # the group is busy (EBUSY) until the kernel has released its last process
         try:
             os.rmdir(group)
             return

@@ -36,7 +36,7 @@ struct Options {
   }
 };
 
-// A folder that goes with the process.
+// A folder that is removed with the object.
 class TemporaryFolder {
  public:
   TemporaryFolder() : path_(std::filesystem::temp_directory_path() / fmt::format("lehr-search-scores-{}", ::getpid())) {

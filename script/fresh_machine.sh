@@ -78,7 +78,7 @@ fi
 mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null |
   grep -vE '^ *#' | grep -oE '(http|https)://[^ ]*/debian/?( |$)' | head -n 1 | tr -d ' ' || true)
 mirror=${mirror:-http://deb.debian.org/debian}
-# Prints the end of a log, without the mirror's address.
+# Prints the end of a log, without the address of the package mirror.
 end_of() { tail -n 5 "$1" | sed -E 's#(https?://)[^ ]+#\1...#g'; }
 make_root() {
   debootstrap --variant=minbase --include=make,git,ca-certificates "$suite" "$root" "$mirror" >"$LEHR_FRESH_INNER/debootstrap.log" 2>&1

@@ -140,7 +140,7 @@ ALLOWED = {("CrossEntropyRow", "float"):
 
 
 def bodies_of(symbol):
-    """Returns the body and the element type of a kernel's mangled name, such as in_warps<RotateHead<Bf16>>."""
+    """Returns the body and the element type from a kernel's mangled name, such as in_warps<RotateHead<Bf16>>."""
     match = re.match(r"_ZN4lehr3ops4cuda\d+in_(?:warps|blocks)INS1_(\d+)(\w+)", symbol)
     if not match:
         sys.exit(f"kernel_table.py: {symbol}: expected a kernel of in_warps or in_blocks")

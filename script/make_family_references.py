@@ -222,7 +222,7 @@ CASES = {
                                "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 4.0,
                                                 "original_max_position_embeddings": 16, "rope_type": "yarn",
                                                 "truncate": False}},
-    # A limit that cuts.
+    # A limit low enough to clamp values.
     "gpt_oss_clamp": GPT_OSS | {"swiglu_limit": 0.3, "swiglu_alpha": 1.1, "num_local_experts": 5, "sliding_window": 3,
                                 "num_experts_per_tok": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
                                 "tie_word_embeddings": True,
@@ -268,7 +268,7 @@ def randomize(model):
         is_norm = name.endswith(("norm.weight", "norm_f.weight"))
         zero_centered = model.config.model_type.startswith(("gemma3", "qwen3_next", "qwen3_5"))
         plain = is_norm and (not zero_centered or "linear_attn" in name)
-        # Norms of small tensors would amplify gradients, and their rounding.
+        # Norms of tensors with small values would amplify gradients, and their rounding.
         inner = 0.5 if model.config.model_type.startswith("olmo") else 0.22
         std = 0.2 if is_norm or name.endswith("bias") else 0.8 if "embed" in name or "sinks" in name else inner
         parameter.data = (1 if plain else 0) + std * spread

@@ -143,12 +143,12 @@ def types():
     })
     write_arrow("types.arrow", table, rows=3)
     write_arrow("types_file.arrow", table, pa.ipc.new_file, rows=3)
-    # Parquet has no such types, or its writer no way to them.
+    # Parquet lacks these types, or its writer does not support them.
     pq.write_table(table.drop(["fixed", "list_view", "binary_view"]), os.path.join(OUT, "types.parquet"), row_group_size=3)
 
 
 def hostile():
-    """Small files of much data."""
+    """Small files that expand to much data."""
     book = pa.array(["x" * 100_000], pa.string())
     many = pa.DictionaryArray.from_arrays(pa.array([0] * 200_000, pa.int32()), book)
     pq.write_table(pa.table({"text": many}), os.path.join(OUT, "bomb.parquet"), compression="zstd", store_schema=False,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Mutation testing: plants the bugs of test/mutants/*.txt one at a time, and checks that the test given for each fails.
+"""Mutation testing: applies the mutants in test/mutants one at a time, and checks that the test given for each fails.
 
 Uses the objects of a finished build (build/): a mutant is a copy of one source with a bug, compiled separately and linked
 instead of the original into a copy of the test. Sources and tests of the build are not changed. Needs only Python's

@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=$1 requirements=$2 stamp=$1/.lehr-setup
 [ "$(cat "$stamp" 2>/dev/null)" != "$(cksum "$requirements")" ] || exit 0
 if [ ! -x "$folder/bin/python" ]; then
-  # That of .venv, whose version torch's wheel fits; script/setup.sh made it.
+  # The Python of .venv, whose version torch's wheel supports; script/setup.sh created it.
   python=.venv/bin/python
   [ -x $python ] || python=${PYTHON:-python3}
   "$python" -m venv "$folder" || { echo "$folder: $python cannot make an environment; run make setup" >&2; exit 1; }

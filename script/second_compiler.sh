@@ -4,7 +4,7 @@
 #
 #   script/second_compiler.sh                  everything
 #   script/second_compiler.sh --since COMMIT   only compiles the sources that differ from COMMIT, and for each header that
-#                                              differs one source that includes it; names all that fail.
+#                                              differs one source that includes it; names all sources that fail.
 #                                              Needed even if `g++ -fsyntax-only` is silent: some warnings come from -O2
 #   script/second_compiler.sh --share K/8      as a landing does: those that differ from the landing before the last, and
 #                                              an eighth of all others

@@ -68,7 +68,7 @@ missing_packages() {
   done
 }
 
-# Whether a clang-tidy is installed that script/tidy.sh accepts.
+# True if a clang-tidy is installed that script/tidy.sh accepts.
 has_tidy() {
   local program
   for program in $(compgen -c clang-tidy | grep -xE 'clang-tidy(-[0-9]+)?'); do
@@ -112,7 +112,7 @@ install_packages() {
   quietly twice "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
 }
 
-# Whether the program $1 is installed, with at least version $2.
+# True if the program $1 is installed in version $2 or later.
 has_version() {
   local found
   found=$("$1" --version 2>/dev/null | grep -oE '[0-9]+\.[0-9]+(\.[0-9]+)?' | head -n 1) || return 1
@@ -126,7 +126,7 @@ install_torch() {
 
   # The stamp is written last, so the next run resumes a stopped or failed one.
   local stamp=.venv/.lehr-setup key
-  # Once installed here, pyarrow keeps to the version that is asked for; one that somebody else installed is left alone.
+  # A pyarrow that this script installed follows the required version; one that somebody else installed is left alone.
   if [ -n "$wants_arrow" ] || grep -qs requirements_arrow "$stamp"; then
     wanted+=(-r script/requirements_arrow.txt)
   fi

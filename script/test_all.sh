@@ -7,17 +7,16 @@
 #                                      configs, draws, pairs, faults, fuzz, run-as-planned, site, notebooks, optionals, mutants
 #   script/test_all.sh --list          lists the contents of each share
 #
-# A share has: an eighth of all combinations of model, mesh and schedule (LEHR_ALL_MESHES=1); runs that have an eighth of
-# all pairs of features (docs/composition.md); some test suites under the
-# address and undefined-behaviour sanitizers, or under the thread sanitizer (ranks are threads); an eighth of the
-# planted bugs (make mutants); clang-tidy's check of optionals that are read without a look, over an eighth of the sources.
-# One share compiles everything with g++ (each landing compiles an eighth and what changed) and runs tests of that build.
-# Two shares install transformers and peft, and compare with them; one of these rehearses the check of a GPU on the CPU
-# (docs/gpu.md); one reads 5,000 mutated config.json files; one trains 300 random runs on random meshes; one injects
-# faults into real runs; one plans the quickstart and runs it, and runs each libFuzzer
-# harness for a few seconds; one makes the site, one executes the
-# notebooks. Random numbers are seeded
-# by the commit. The last lines name each failure and its place.
+# A share has: an eighth of all combinations of model, mesh and schedule (LEHR_ALL_MESHES=1); runs that have an eighth
+# of all pairs of features (docs/composition.md); some test suites under the address and undefined-behaviour sanitizers,
+# or under the thread sanitizer (ranks are threads); an eighth of the mutation tests (make mutants); and clang-tidy's
+# check of unchecked accesses to optionals, over an eighth of the sources.
+# One share compiles everything with g++ (each landing compiles an eighth and what changed) and runs tests of that
+# build. Two shares install transformers and peft, and compare with them; one of these rehearses the check of a GPU on
+# the CPU (docs/gpu.md); one runs commands on 5,000 mutated config.json files; one trains 300 random runs on random
+# meshes; one injects faults into real runs; one plans the quickstart and runs it, and runs each libFuzzer harness for a
+# few seconds; one makes the site; one executes the notebooks. Random numbers are seeded by the commit. The last lines
+# name each failure and its place.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 

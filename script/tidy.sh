@@ -58,8 +58,8 @@ elif [ ${#files[@]} = 0 ]; then
 fi
 [ ${#files[@]} -gt 0 ] || { echo "tidy: no source differs from the main branch"; exit 0; }
 
-# The sources are compiled with precompiled headers, which must be of clang-tidy's own version: own ones, and a database of
-# commands that names them. Warnings of a newer compiler are no errors.
+# The sources use precompiled headers, which must come from clang-tidy's own version of clang: builds such headers, and
+# a compilation database that names them. Warnings of a newer compiler are not errors.
 own=build/dev/tidy-$version
 mkdir -p "$own"
 database=$own/compile_commands.json

@@ -34,7 +34,7 @@ using std::chrono::seconds;
 // After the first failure: the time for the others to write their crash reports, and between SIGTERM and SIGKILL.
 constexpr seconds kCrashReportTime{4};
 constexpr seconds kTermTime{2};
-// After a rank stopped on a signal to it alone: the time for the others to save and stop.
+// After a rank stopped because of a signal to it alone: the time for the others to save and stop.
 constexpr seconds kStopTime{120};
 
 struct Child {
@@ -123,8 +123,8 @@ class ChildRanks {
   // The rank that failed without blaming another one.
   std::optional<int64_t> cause() const { return cause_ ? std::optional(static_cast<int64_t>(*cause_)) : std::nullopt; }
 
-  // True after a failure that another start may not have: not after a stop by a signal, nor if the program says that
-  // its input is wrong or that it has a bug.
+  // True after a failure that a restart may not repeat: not after a stop by a signal, nor if the program says that its
+  // input is wrong or that it has a bug.
   bool may_restart() const {
     const auto status = decisive_status();
     if (!status || passed_on_ != 0) {
@@ -135,7 +135,7 @@ class ChildRanks {
   }
 
  private:
-  // The end of the rank that failed for all: the cause, if one is known, else the first.
+  // The wait status of the rank whose failure counts for all: the cause if it is known, else the first that failed.
   std::optional<int> decisive_status() const {
     const auto decisive = cause_ ? cause_ : failed_;
     return decisive ? children_[*decisive].status : std::nullopt;
@@ -294,7 +294,7 @@ class ChildRanks {
     }
   }
 
-  // Prints how a rank ended, with its crash report, or without one the end of its output.
+  // Prints how a rank ended, with its crash report, or the end of its output if it left none.
   void report(size_t rank) const {
     const Child& child = children_[rank];
     const auto words = mesh::read_crash_report(words_file(rank));

@@ -137,7 +137,7 @@ void show_layers(
        .bytes_per_cached = bytes});
   fmt::print("{}\n", descriptor::format_blocks(model));
   if (options.picture) {
-    // "folder/" and "." have a name too.
+    // So that "folder/" and "." have a name, too.
     std::filesystem::path folder = std::filesystem::absolute(path).lexically_normal();
     folder = folder.has_filename() ? folder : folder.parent_path();
     write_file_atomically(

@@ -129,8 +129,8 @@ void require_metrics(const WatchedRun& run) {
       kRemedy);
 }
 
-// Throws if a key is not a metric of any run. The loss is one of every run, once it has a step; `follow`: so may be
-// metrics that are not logged from the first step on.
+// Throws if a key is not a metric of any run. Every run has a loss once it has a step; with `follow`, metrics that may
+// be logged in a later step are accepted, too: those of validation, and "skipped".
 void require_keys(const WatchedRuns& runs, const MetricsLayout& layout, bool follow) {
   std::set<std::string> known;
   for (const auto& run : runs) {

@@ -54,7 +54,7 @@ train::Ranks ranks_of(const train::ParallelismConfig& parallelism, mesh::Transpo
   if (transport != nullptr) {
     return train::Ranks(parallelism, transport);
   }
-  train::ParallelismConfig one_device;  // of a run that was sharded, perhaps
+  train::ParallelismConfig one_device;  // whatever the degrees: the config may be that of a sharded run
   one_device.fsdp_cpu_offload = parallelism.fsdp_cpu_offload;
   return train::Ranks(one_device, nullptr);
 }

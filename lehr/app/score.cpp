@@ -88,7 +88,7 @@ prune::ScoreOptions score_options(const ScoreOptions& options) {
                                                      : ExpertMethod::voting};
 }
 
-// A part is scored as a whole, where it is whole during a forward pass.
+// A part is scored as a whole, so each rank must have whole layers and sequences during a forward pass.
 void check_score_mesh(const train::Ranks& ranks) {
   if (ranks.world_size() == 1) {
     return;

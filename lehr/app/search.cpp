@@ -107,7 +107,7 @@ bool run_search(
   ranks.require_same("config", to_toml(wanted) + to_toml(config));
   const at::Device device = train::choose_device(config.training.device, transport);
   const train::TrainConfig of_run = config;
-  // Called from Python, a config may be a temporary file.
+  // In a call from Python the config may be a temporary file, so the message names no command.
   const std::string resume = std::getenv("LEHR_CALLED_FROM_PYTHON") != nullptr ? "the same call resumes it"
                              : ranks.world_size() == 1                         ? "resume it with: " + command
                                                                                : "the same command resumes it";

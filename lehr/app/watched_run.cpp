@@ -13,7 +13,7 @@
 namespace lehr::app {
 
 namespace {
-constexpr size_t kMeanSteps = 20;        // as the log's time left
+constexpr size_t kMeanSteps = 20;        // as for the time left in the log
 constexpr size_t kMaxNewRows = 10'000;   // between two updates of a program that was suspended
 constexpr size_t kMaxKnownKeys = 1'000;  // of a file that is not a run's
 }  // namespace

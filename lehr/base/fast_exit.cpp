@@ -9,7 +9,7 @@
 namespace lehr {
 
 void fast_exit(int code) {
-  if (kSanitized || at::hasCUDA()) {  // others have work at the end
+  if (kSanitized || at::hasCUDA()) {  // sanitizers and CUDA run code at exit
     std::exit(code);
   }
   std::fflush(nullptr);

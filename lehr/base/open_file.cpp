@@ -59,7 +59,7 @@ bool is_below(const fs::path& path, const fs::path& folder) {
 
 enum class Place { inside, outside, unknown };
 
-// Asks the kernel, which follows links and stops at the first step out of `root`.
+// Asks the kernel (openat2), which follows links and fails at the first one that leads out of `root`.
 Place place_by_kernel(const fs::path& root, const fs::path& name) {
 #if defined(SYS_openat2) && defined(RESOLVE_BENEATH)
   const int folder = ::open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -89,7 +89,7 @@ OpenFile::OpenFile(const fs::path& path) {
   struct stat info {};
   require(::stat(path.c_str(), &info) == 0, "{}: cannot be opened: {}", path.string(), std::strerror(errno));
   require_regular(info, path);
-  // It may have been exchanged since, so opening must not block, and the answer is checked again.
+  // The file may have been replaced since, so opening must not block, and its type is checked again.
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   require(descriptor_ >= 0, "{}: cannot be opened: {}", path.string(), std::strerror(errno));
   try {
@@ -124,7 +124,7 @@ bool leads_out(const fs::path& folder, const fs::path& name) {
   if (place == Place::inside) {
     return false;
   }
-  // Without an answer of the kernel (an old one, or a missing file), and for links to blobs of another place.
+  // Where openat2 gives no answer (an old kernel, or a missing file), and for links to blobs outside of the repository.
   const fs::path target = fs::weakly_canonical(real / name, error);
   return error || (!is_blob(target) && (place == Place::outside || !is_below(target, root)));
 }

@@ -9,7 +9,7 @@ namespace lehr {
 std::filesystem::path own_folder() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&own_folder), &info) != 0 && info.dli_fname != nullptr) {
-    // Of a program this is the name by which it was called, not its path.
+    // For a program, dli_fname is the name by which it was called, not its path.
     if (const std::filesystem::path file = info.dli_fname; file.extension() == ".so") {
       return file.parent_path();
     }

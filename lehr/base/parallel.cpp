@@ -43,9 +43,9 @@ void run_chunk(void* data, int64_t index) {
   loop.body(loop.context, first, std::min(first + loop.chunk, loop.end));
 }
 
-// ATen's threads poll for 3 ms after each of its regions, on cores that the team's threads need. libgomp documents that
-// they poll for some microseconds if it has more threads than there are cores (GOMP_SPINCOUNT), so a thread that sleeps
-// from then on opens a region of as many as are missing.
+// After each parallel region ATen's threads poll for 3 ms, on cores that the team's threads need. As libgomp documents
+// (GOMP_SPINCOUNT), they poll for some microseconds only if it manages more threads than there are cores. So a thread
+// opens one region with as many threads as are missing, and sleeps for ever.
 void shorten_polls_of_openmp(int threads) {
   const int wanted = omp_get_num_procs() - threads + 2;
   if (wanted < 2 || std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) {

@@ -18,7 +18,7 @@ constexpr int64_t kQuietPoll = kMillisecond;
 // About the time in which a thread is put to sleep and woken.
 constexpr int64_t kContendedPoll = 5 * kMicrosecond;
 constexpr int64_t kLookEvery = 5 * kMillisecond;
-// A thread that was preempted expects to be preempted again for so long.
+// For this time after a preemption, a thread expects to be preempted again.
 constexpr int64_t kMemory = 200 * kMillisecond;
 
 int64_t preemptions_of_this_thread() {
@@ -44,7 +44,7 @@ bool Patience::may_poll_since(int64_t began) {
   const int64_t time = now();
   if (time >= next_look_) {
     const int64_t found = preemptions_of_this_thread();
-    // Kernel threads preempt now and then on a quiet machine, too: one preemption in a long time says nothing.
+    // Kernel threads preempt now and then on a quiet machine, too: a single preemption is no sign of contention.
     if (found > preemptions_ + 1 && time < next_look_ + kMemory) {
       contended_until_ = time + kMemory;
     }

@@ -63,7 +63,7 @@ class Builder : public nlohmann::json_sax<Json> {
   Node take() { return std::move(root_); }
 
  private:
-  // Far more than any document has, and few enough for functions that call themselves per level.
+  // Far more than any document has, and few enough for functions that recurse once per level.
   static constexpr size_t kMostLevels = 256;
   // A value takes up to 600 bytes.
   static constexpr int64_t kMostValues = 2'000'000;

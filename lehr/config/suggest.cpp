@@ -26,7 +26,7 @@ int64_t edit_distance(std::string_view a, std::string_view b) {
 namespace {
 // True if `word` is `full` without some letters inside, and at least half of it: num_kv_heads of num_key_value_heads.
 bool abbreviates(std::string_view word, std::string_view full) {
-  constexpr size_t kFewest = 6;  // of fewer letters, too many words are made
+  constexpr size_t kFewest = 6;  // fewer letters abbreviate too many words
   if (word.size() < kFewest || 2 * word.size() < full.size() || word.front() != full.front() ||
       word.back() != full.back()) {
     return false;
@@ -43,7 +43,7 @@ std::optional<std::string> suggest(std::string_view word, const std::vector<std:
   std::optional<std::string> best;
   int64_t best_distance = 0;
   for (const auto& candidate : known) {
-    // A letter that is missing costs less than a wrong one, in whatever number.
+    // Missing letters, however many, cost less than wrong ones.
     const int64_t distance = abbreviates(word, candidate) ? 1 : edit_distance(word, candidate);
     // Up to a third of the word may differ; a word that is a prefix of the other is also close.
     const auto limit = std::max<int64_t>(2, static_cast<int64_t>(std::max(word.size(), candidate.size())) / 3);

@@ -6,7 +6,7 @@
 #include <sstream>
 
 namespace lehr {
-// toml++ asserts what some invalid TOML breaks, and without assertions it lets the compiler assume it.
+// toml++ asserts conditions that some invalid TOML violates; without assertions it tells the compiler to assume them.
 struct TomlAssertion {};
 constexpr void assert_toml(bool holds) {
   if (!holds) {
@@ -94,9 +94,9 @@ bool is_key_character(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-';
 }
 
-// Refuses what toml++ does not stand, and TOML does not have: a key of many parts makes a table for each, which uses
-// stack space when it is freed; some characters outside of ASCII lead to undefined behaviour where there is no string
-// or comment; a table's name must begin like a key, or an assertion fails.
+// Refuses invalid or extreme TOML that toml++ does not survive: each part of a dotted key is a nested table, which uses
+// stack space when it is freed; some characters outside of ASCII lead to undefined behaviour, except in strings and
+// comments; a table's name must begin like a key, or an assertion fails.
 class Outline {
  public:
   Outline(std::string_view text, const std::string& name) : text_(text), name_(name) {}

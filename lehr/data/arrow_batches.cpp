@@ -18,7 +18,7 @@
 namespace lehr::data {
 namespace {
 
-/// Few, as a row can be a book.
+/// Few rows, because a row can be as long as a book.
 constexpr int64_t kRowsOfParquetBatch = 64;
 /// Of the columns in a message.
 constexpr int kMostNames = 30;
@@ -122,8 +122,8 @@ class ParquetBatches : public Batches {
   std::string where() const override { return "row group " + std::to_string(group_) + " "; }
 
  private:
-  // Returns `unread` without the bytes of a row group's columns. Groups that share them would be any number of pages to
-  // decompress.
+  // Returns `unread` minus the bytes of a row group's columns. If row groups could share bytes, a small file could hold
+  // any number of pages to decompress.
   static int64_t without_chunks(const parquet::RowGroupMetaData& group, int64_t unread) {
     for (int column = 0; column < group.num_columns(); ++column) {
       const int64_t bytes = group.ColumnChunk(column)->total_compressed_size();
@@ -188,7 +188,7 @@ class ArrowBatches : public Batches {
     return std::string_view(*bytes) == magic;
   }
 
-  // Without a mark at its end, a stream that was cut between two batches would look whole.
+  // Without an end-of-stream marker, a stream that was truncated between two batches would look complete.
   void require_end() {
     constexpr std::array<char, 8> kEnd{'\xFF', '\xFF', '\xFF', '\xFF', 0, 0, 0, 0};
     const auto bytes = check(file_->ReadAt(std::max<int64_t>(0, size_ - 8), 8), "");

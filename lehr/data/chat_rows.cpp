@@ -175,8 +175,8 @@ std::string text_of(const ChatJson& row, const std::string& key, const char* nam
   return row[key].get<std::string>();
 }
 
-/// Gives messages that only call tools the content null, which a table cannot tell from no content: templates ask
-/// whether it is none.
+/// Sets the content of messages that only call tools to null, because a table cannot tell null from a missing key, and
+/// templates test whether content is none.
 void set_content(ChatJson& messages) {
   if (!messages.is_array()) {
     return;

@@ -76,7 +76,7 @@ Batch make_batch(const RowDataset& dataset, const BatchPlan& plan, int64_t step)
   }
   const int64_t count = plan.num_rows * length;
   batch.num_valid_tokens = count - std::count(all.labels, all.labels + count, kNoLabel);
-  // Padding counts as well, for what it attends to: it must not depend on the other sequences of a batch.
+  // Padding counts as packing, too: what it attends to must not depend on the other sequences of its batch.
   batch.has_packing = std::any_of(all.document_ids, all.document_ids + count, [](int64_t id) { return id != 0; });
   return batch;
 }

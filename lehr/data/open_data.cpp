@@ -73,8 +73,8 @@ std::string cache_name(const TextSource& source, const Tokenizer& tokenizer) {
   return fmt::format("{}-{:016x}.tokens", name, hash_name(key));
 }
 
-/// Locks out other processes on this machine during its lifetime. Without support of the file system they do the same
-/// work redundantly, which is harmless.
+/// Locks out other processes on this machine during its lifetime. If the file system does not support locks, they do
+/// the same work redundantly, which is harmless.
 class FolderLock {
  public:
   explicit FolderLock(const std::filesystem::path& folder) {

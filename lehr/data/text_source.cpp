@@ -57,8 +57,8 @@ void require_readable(const std::filesystem::path& path) {
   }
 }
 
-/// The files of a folder and of the folders in it. Links must stay within it, and a folder is read once: links between
-/// folders could otherwise make an endless tree.
+/// The files of a folder and its subfolders. Links must stay within it, and each folder is read once, because links
+/// between folders could otherwise make an infinite tree.
 class FolderWalk {
  public:
   FolderWalk(const std::filesystem::path& root, TextKind kind) : root_(root), kind_(kind) {}
@@ -166,8 +166,8 @@ std::vector<std::filesystem::path> list_files(const TextSource& source) {
   if (matches.empty()) {
     return files_at(source.path, source.kind);
   }
-  // Several matches are read like a folder, which has more than data. A single one is read whatever its name is, and so
-  // are several if the pattern has their extension and the kind says what they are.
+  // Several matches are filtered like the files of a folder, not all of which are data. A single match is read whatever
+  // its name, and so are several if the pattern names their extension and `kind` says what they hold.
   std::vector<std::filesystem::path> files;
   SavedTables saved;
   const std::string extension = source.path.extension().string();

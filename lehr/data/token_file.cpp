@@ -100,7 +100,7 @@ struct Mapping {
         header.version,
         kVersion);
     require(header.header_hash == hash_header(header), "{}: the header is damaged (its checksum differs)", name);
-    // Anybody can compute the checksum, so nothing follows from it. Eight bytes for each of so many do not overflow.
+    // A valid checksum proves nothing, because anybody can compute it. kMost elements of eight bytes do not overflow.
     constexpr int64_t kMost = int64_t{1} << 58;
     const bool plausible = header.vocab_size > 0 && header.vocab_size <= int64_t{1} << 31 && header.max_id >= -1 &&
                            header.max_id < header.vocab_size &&

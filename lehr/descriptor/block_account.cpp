@@ -47,7 +47,7 @@ Account of_weights(int64_t parameters, int64_t active, int64_t multiplied, const
       .decode_flops = 2 * real(multiplied)};
 }
 
-// Pairs of a token and one that it sees, with causal attention.
+// Pairs of a query and a key that it attends to, with causal attention.
 struct Pairs {
   double prefill, decode;  // of all tokens; of the last one
 };
@@ -157,7 +157,7 @@ Account of_attention(
   const Pairs pairs = pairs_of(window, work);
   account.prefill_flops += 4 * real(queries) * pairs.prefill;
   account.decode_flops += 4 * real(queries) * pairs.decode;
-  account.kv_cache_bytes = cached(2 * real(keys) * pairs.decode, work);  // what the last token sees
+  account.kv_cache_bytes = cached(2 * real(keys) * pairs.decode, work);  // the tokens that the last one attends to
   return account;
 }
 

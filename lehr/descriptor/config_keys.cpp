@@ -57,7 +57,7 @@ bool is_number(const Node& node) {
   return node.is_int() || node.is_double();
 }
 
-// Whether a value is the given one as config.json is written.
+// Whether `written`, a value of a config.json that Lehr wrote, has the meaning of `given`.
 bool says(const Node& written, const Node& given) {
   if (is_number(given)) {
     return is_number(written) && written.as_double() == given.as_double();
@@ -127,7 +127,7 @@ class ConfigKeys {
         key);
   }
 
-  // Whether other values of a whole number that is not written give another model, without the key that decides.
+  // Whether an integer key that config.json does not have would change the model if the key that decides were absent.
   bool is_read(const std::string& key) const {
     const char* other = decided_by(key);
     if (other == nullptr) {

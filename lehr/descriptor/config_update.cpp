@@ -99,8 +99,8 @@ Node updated_config(const Node& given, const ModelFamily& family, const ModelArg
   if (same(result)) {
     return finished(result);
   }
-  // A key of the source decides before one that has changed (rope_parameters before rope_theta): such keys are left
-  // out.
+  // A key of the source may take precedence over one that has changed (rope_parameters over rope_theta): such keys are
+  // left out.
   result = now;
   for (const auto& [key, value] : source.entries()) {
     if (now.find(key) != nullptr) {

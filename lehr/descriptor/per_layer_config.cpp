@@ -33,8 +33,8 @@ void change_ffn(BlockConfig& block, Entries& entries, const Node& node) {
     refuse(node, "num_experts and num_local_experts define the same size; remove one of them");
   }
   experts = experts != nullptr ? experts : local_experts;
-  if (block.is_moe() && experts != nullptr && experts->as_int() == 0) {  // as in transformers: this layer has no
-                                                                         // experts
+  // As in transformers, num_experts = 0 means that this layer has no experts.
+  if (block.is_moe() && experts != nullptr && experts->as_int() == 0) {
     if (width == nullptr) {
       refuse(*experts, "a layer without experts requires intermediate_size");
     }

@@ -82,7 +82,7 @@ class RankRun {
     build_step();
   }
 
-  // forward_backward, clip and update are those of train::Trainer.
+  // Calls the same train::TrainStep as train::Trainer: forward_backward, clip and update.
   void step(const train::Batch& batch, int64_t number) {
     reporting_.begin_step();
     train::StepGradients gradients =

@@ -44,7 +44,7 @@ struct Names {
   const char* droppable;  // in memory.stat
 };
 
-// Returns the rest of the limits of `group` and its parents. Limits above kNone are version 1's way to have none.
+// Returns what the limits of `group` and its parents leave. In version 1, a value above kNone stands for no limit.
 std::optional<int64_t> left_by(const Names& names, path group) {
   constexpr int64_t kNone = int64_t{1} << 60;
   std::optional<int64_t> least;

@@ -39,8 +39,8 @@ void close_hole(std::byte* at, size_t size) {
     madvise(at, size, MADV_HUGEPAGE);
   } else if (pages != MAP_FAILED) {  // a system without MAP_FIXED_NOREPLACE: there was no hole
     munmap(pages, size);
-  } else if (errno != EEXIST) {  // EEXIST means that there is no hole: nobody else maps memory in the moment after the
-                                 // refusal
+  } else if (errno != EEXIST) {
+    // EEXIST means that there is no hole: nobody else maps memory in the moment after the refusal.
     fail_runtime("memory: {} MiB were lost while the system moved them: {}", size >> 20, std::strerror(errno));
   }
 }

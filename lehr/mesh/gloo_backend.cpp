@@ -152,7 +152,7 @@ class Collectives : public c10d::ProcessGroupGloo {
         context->closeConnections();
       }
     } catch (const std::exception&) {
-      // Another thread has done it.
+      // Another thread has closed them.
     }
   }
 };

@@ -118,7 +118,7 @@ std::chrono::nanoseconds Watchdog::clock_offset() const {
   return options_.time_of_day().time_since_epoch() - Clock::now().time_since_epoch();
 }
 
-// While it lives, the watchdog's thread looks at the clock and may end the wait.
+// While an object exists, the watchdog's thread checks the clock and may end the wait.
 class Watchdog::Waiting {
  public:
   explicit Waiting(Watchdog& watchdog) : watchdog_(watchdog) {
@@ -140,8 +140,8 @@ class Watchdog::Waiting {
   Watchdog& watchdog_;
 };
 
-// PyTorch's packages wait until a time of day, since they are built for systems without another way. A wait that begins
-// before somebody sets the clock back by an hour would last an hour longer, even for a slice of 250 ms.
+// PyTorch's wheels wait until a time of day, because they are built for a glibc without pthread_cond_clockwait. A wait
+// that begins before somebody sets the clock back by an hour would last an hour longer, even for a slice of 250 ms.
 void Watchdog::look_at_clock() {
   constexpr std::chrono::seconds kAdjustment{1};  // smaller ones do no harm
   std::unique_lock lock(mutex_);

@@ -101,7 +101,7 @@ struct Seen : at::ObserverContext {
   size_t began = 0;       // a mark
   int64_t bytes = 0;      // of inputs
   bool counts = false;    // its bytes count
-  bool float8 = false;    // a product in float8
+  bool float8 = false;    // a matmul in float8
   bool picks = false;     // reads only the elements that it returns
   bool composes = false;  // its bytes count only if it calls no other operators
 };

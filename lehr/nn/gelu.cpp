@@ -24,8 +24,8 @@ GeGLUImpl::GeGLUImpl(int64_t hidden_size, int64_t intermediate_size, Gelu gelu, 
 }
 
 at::Tensor GeGLUImpl::forward(const at::Tensor& hidden_states) {
-  const at::Tensor gate = activate(gelu_, gate_proj(hidden_states));  // evaluated first: the order of operands is
-                                                                      // unspecified
+  // Evaluated first, in a statement of its own: the order of operands is unspecified.
+  const at::Tensor gate = activate(gelu_, gate_proj(hidden_states));
   return down_proj(gate * up_proj(hidden_states));
 }
 

@@ -78,9 +78,8 @@ at::Tensor MultiHeadLatentAttentionImpl::forward(
     decoding = cache->length() > 0;
     std::tie(latent, k_rope) = cache->append(latent, k_rope);  // (B, S, 1, rank) and (B, S, 1, rope)
   }
-  const bool folds = decoding && !kv_b_proj->adapter() && !kv_b_proj->float8();  // folding bypasses kv_b_proj's
-                                                                                 // forward, so it needs the plain
-                                                                                 // weight
+  // Folding bypasses the forward of kv_b_proj, so it needs the plain weight: without an adapter, and not in float8.
+  const bool folds = decoding && !kv_b_proj->adapter() && !kv_b_proj->float8();
   const at::Tensor attended = folds ? attend_to_latents(q_nope, q_rope, latent, k_rope, mask)
                                     : attend_to_heads(q_nope, q_rope, latent, k_rope, mask);  // (B, T, n, v)
   return o_proj(attended.reshape({batch, tokens, -1}));

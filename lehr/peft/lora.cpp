@@ -57,8 +57,8 @@ void LoraLinear::set_sequence_part(int64_t part, int64_t parts) {
   sequence_parts_ = parts;
 }
 
-// Returns the chunks that the inputs hold, as many as sequence_chunks_: each of those is cut into `parts` chunks, and
-// the inputs have some that follow each other.
+// Returns the smaller chunks that the inputs hold: sequence parallelism cuts each of sequence_chunks_ into
+// sequence_parts_ chunks, and gives this part as many consecutive ones as there are sequence_chunks_.
 std::vector<int64_t> LoraLinear::chunks_of_part() const {
   std::vector<int64_t> chunks;
   const auto count = static_cast<int64_t>(sequence_chunks_.size());

@@ -75,7 +75,7 @@ std::vector<std::string> matching(
   if (!found.empty()) {
     return found;
   }
-  // The last part of a name, as PEFT takes it.
+  // PEFT would match the end of a name, too.
   const std::string longer = pattern.find('|') == std::string::npos ? ".*" + pattern : ".*(" + pattern + ")";
   const std::regex ending(longer);
   const bool ends =

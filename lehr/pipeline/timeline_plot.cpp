@@ -136,7 +136,7 @@ class Drawing {
     for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
       svg += text_element(
           kLeft - 8, y + options_.row_height / 2 + 4, " text-anchor=\"end\"", fmt::format("rank {}", rank));
-      // What is to be zoomed is collected; else each row follows its name.
+      // Interactive pages collect the rows, which are zoomed together; otherwise each row follows its name.
       std::string& rows = options_.interactive ? rows_ : svg;
       rows += box_element({kLeft, y, scale_ * longest_, options_.row_height}, "row", "");
       rows += row(timeline, rank, y);

@@ -19,8 +19,8 @@ Rule fraction() {
 // 419 unexpected interruptions of 16,384 GPUs in 54 days: The Llama 3 Herd of Models, section 3.3.4.
 constexpr double kMtbfHours = 54.0 * 24 * 16384 / 419;
 
-// As in bench/published/machines. In training steps on an H100 (bench/results_h100_80gb_hbm3.md), matmuls of layers
-// reach 0.73 to 0.76 of the peak, and grouped matmuls of 128 experts 0.43 at 512 tokens per expert and 0.58 at 2,048.
+// Those of experts are as in bench/published/machines. In training steps on an H100 (bench/results_h100_80gb_hbm3.md),
+// matmuls of layers reach 0.75 of the peak on average, and grouped ones of 128 experts 0.58 at 2,048 tokens per expert.
 constexpr double kHopperFraction = 0.74, kHopperExpertFraction = 0.6, kHopperHalfTokens = 256;
 
 const std::array<Machine, 5>& presets() {

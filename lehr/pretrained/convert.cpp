@@ -67,7 +67,7 @@ ConvertReport convert_checkpoint(const ConvertOptions& options, const descriptor
   const state::BoundMap map(state::sequential({parts.map(), written_map(args, layout).inverse()}), stored);
   const auto written = map.map().output_names();
   auto left_out = parts.left_out();
-  std::erase_if(left_out, [&](const std::string& name) {  // a copy, which is written anew
+  std::erase_if(left_out, [&](const std::string& name) {  // a copy, which is written again
     return std::find(written.begin(), written.end(), name) != written.end();
   });
   return {

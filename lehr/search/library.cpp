@@ -126,7 +126,7 @@ SubblockTensors Library::as_stored(const Place& place, SubblockTensors tensors) 
   for (auto& [name, tensor] : tensors) {
     const auto dtype =
         state::scalar_type(specs.at(pieces_.descriptor().layer_block_name(place.layer) + "." + name).dtype);
-    tensor = tensor.to(value_of(dtype, "dtype"));  // it was read once
+    tensor = tensor.to(value_of(dtype, "dtype"));  // known: the tensor was read from that file
   }
   return tensors;
 }

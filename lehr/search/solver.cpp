@@ -17,7 +17,7 @@ namespace lehr::search {
 
 namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// CBC looks for solutions that are better by 1e-5, so losses are scaled to make that nothing.
+// CBC ignores improvements below 1e-5, so losses are scaled up until that is negligible.
 constexpr double kLargestObjective = 1e5;
 
 void check(const SolverProblem& problem) {

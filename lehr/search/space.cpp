@@ -21,7 +21,7 @@ using descriptor::MoESubblock;
 
 // Shares of a width that a search tries by itself, as in Puzzle's space without its closest neighbours.
 constexpr double kShares[] = {0.75, 0.5, 0.25, 0.125};
-// Widths are multiples of this, which matrix kernels and tensor parallelism like.
+// Widths are multiples of this, for fast matmuls and an even split by tensor parallelism.
 constexpr int64_t kWidthStep = 8;
 
 std::vector<int64_t> derived_widths(int64_t width) {
@@ -68,7 +68,7 @@ std::vector<int64_t> sizes_below(
   return sizes;
 }
 
-// The tokens that a token sees at most in a layer with this attention.
+// The maximum number of tokens that a token attends to in a layer with this attention.
 int64_t seen_tokens(const SpaceConfig& config, const AttentionSubblock& attention, size_t layer) {
   const descriptor::DecoderForm form{.windows = config.model_windows};
   const int64_t window = form.window(layer, attention);

@@ -86,7 +86,7 @@ SearchWork work_of(const Search& search) {
     for (const Place& place : trainable_variants(space)) {
       // Weights of the layer; gradients and two moments of the sub-block, of which the layer is an upper bound.
       const auto layer = pieces.layer(place.layer, at(space, place).block);
-      work.library_bytes += 4 * bytes_of(*layer);  // allocated for a moment
+      work.library_bytes += 4 * bytes_of(*layer);  // this layer is allocated only for a moment
     }
   }
   const auto hidden = pieces.args().decoder_form();

@@ -238,9 +238,9 @@ void FsdpSchedule::reduce(const FsdpPass& pass, const std::vector<at::Tensor>& g
   }
 }
 
-// Waits for reduce-scatters, so that their buffers can be used by that of `unit`. Gradients that were kept until the
-// last micro-batch need no room: each buffer takes that of the unit's own, until finish_backward(). There a stage's
-// backward ends, and the gradients of its inputs are sent, without waiting for reductions.
+// Waits for reduce-scatters, so that the one of `unit` can reuse their buffers. With wait_at_end, the last micro-batch
+// needs no such room, because each buffer replaces the unit's own kept gradient; the wait is in finish_backward(), so
+// that a stage's backward ends, and the gradients of its inputs are sent, without waiting for reductions.
 void FsdpSchedule::make_room_for(const Unit& unit) {
   const bool has_room = reductions_.wait_at_end && last_;
   if (!has_room || std::find(reducing_.begin(), reducing_.end(), &unit) != reducing_.end()) {
@@ -248,8 +248,8 @@ void FsdpSchedule::make_room_for(const Unit& unit) {
   }
 }
 
-// Waits for the reduce-scatters that run. Units whose last one of the step it was are passed on to the all-reduce over
-// replicas, whose buckets start as soon as they are full.
+// Waits for the reduce-scatters that run. Units that have sent their last gradients of the step are passed on to the
+// all-reduce over replicas, whose buckets start as soon as they are full.
 void FsdpSchedule::finish_reduce_scatters() {
   for (; !reducing_.empty(); reducing_.pop_front()) {
     const Unit& unit = *reducing_.front();

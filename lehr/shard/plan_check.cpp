@@ -139,7 +139,7 @@ TensorType type_in_use(const TypeChecker& checker, const nn::Parameter& paramete
   return type;
 }
 
-// Shows typed meta tensors as the parameters while it lives.
+// Replaces the parameters by typed meta tensors while an object exists.
 class ParametersInUse {
  public:
   ParametersInUse(const DistributedContext& context, TypeChecker& checker, const nn::Module& root) {
@@ -163,7 +163,7 @@ class ParametersInUse {
   std::vector<nn::ParameterPtr> parameters_;
 };
 
-// Turns dropout off while it lives: it draws random numbers, which meta tensors do not have.
+// Turns dropout off while an object exists: random numbers cannot be drawn on meta tensors.
 class WithoutDropout {
  public:
   explicit WithoutDropout(nn::Module& root) : root_(root), training_(root.is_training()) { root_.train(false); }

@@ -300,7 +300,7 @@ void tensor_parallel(nn::MultiHeadLatentAttentionImpl& attention, DistributedCon
   if (is_one(context)) {
     return;
   }
-  // Each rank computes all latents, of whole sequences, and goes on with its heads.
+  // Each rank computes all latents, of whole sequences, and everything after them for its own heads.
   const auto of_all_heads = [&context](nn::Module& module) { lay_out_all(module, Placement::replicate(), context); };
   require_divisible("num_attention_heads", attention.num_attention_heads(), context);
   gather_sequence(attention, context);

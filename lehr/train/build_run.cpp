@@ -127,7 +127,7 @@ void open_data(Run& run) {
   run.state = new_run_state(run.config, run.data.fingerprint);
 }
 
-// Nothing is kept whole for a backward, of which there is none; with ReshardPolicy::never all is, from the start.
+// A teacher has no backward, so its units always reshard; with ReshardPolicy::never they stay unsharded from the start.
 void lay_out_teacher(Run& run, const TrainSpecs& specs, const std::optional<StagePlan>& stages) {
   if (!run.teacher || run.ranks.context() == nullptr) {
     return;
@@ -259,7 +259,7 @@ WorkBesideSteps work_beside_steps(const Run& run) {
       .save_bytes = run.checkpoints ? run.checkpoints->copied_bytes() : 0};
 }
 
-// `given` is the config before choices of this start replaced some of its values: the saved config has none of them.
+// `given` is the config before this start replaced some values by its own choices, which the saved config leaves out.
 void open_log(Run& run, const TrainConfig& given, const RunRecompute& recompute) {
   const double peak_flops =
       run.config.metrics.measure_peak ? peak_flops_of_run(run.device, compute_type(run.config.training), run.ranks) : 0;

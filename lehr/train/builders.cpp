@@ -44,7 +44,7 @@ void choose_special_tokens(const TrainConfig& config, const data::Tokenizer& tok
   args.set_special_tokens(tokenizer.bos_id(), tokenizer.eos_id(), pad);
 }
 
-// Said here because a family would only find that the key has no effect.
+// Checked here, because a family could only report that the key has no effect.
 void require_mtp_is_trained(const TrainConfig& config) {
   const Node* modules = config.model.args.config_keys.find("num_nextn_predict_layers");
   require(

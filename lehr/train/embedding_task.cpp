@@ -49,7 +49,7 @@ EmbeddingTask::Choices EmbeddingTask::choices_of(const at::Tensor& embeddings, c
     unit = at::zeros({valid.size(0), width}, unit.options()).index_put({own}, unit);
   }
   const at::Tensor anchors = unit.view({examples, texts, width}).select(1, 0);  // (P, E)
-  // The last column tells candidates from padding: one collective for both.
+  // The last column distinguishes candidates from padding, so that one collective sends both.
   const at::Tensor marked = at::cat({unit, valid.to(unit.options()).unsqueeze(1)}, 1);  // (B, E + 1)
   at::Tensor candidates =
       marked.view({examples, texts, width + 1}).slice(1, 1).reshape({examples * (texts - 1), width + 1});

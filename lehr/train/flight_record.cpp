@@ -26,7 +26,7 @@ void write_flight_record(const std::string& dump_folder, const Ranks& ranks) noe
             watch->where(),
             watch->log().text()));
   } catch (const std::exception&) {
-    // See above.
+    // The failure that led here is reported; a record that cannot be written must not hide it.
   }
 }
 

@@ -18,7 +18,7 @@ namespace lehr::train {
 namespace {
 namespace fs = std::filesystem;
 
-// That of a checkpoint without parts, in lists.
+// Stands for a whole checkpoint, without parts, in lists of parts.
 constexpr state::PartName kWhole{.rank = 0, .world_size = 1};
 
 // The parts of a step, by the ranks that see them.

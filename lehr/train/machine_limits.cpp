@@ -82,7 +82,7 @@ double best_of_three(double seconds, const Clock& clock) {
 
 double best_memory(double seconds, const Clock& clock) {
   const double best = best_of_three(seconds, clock);
-  // The system's record of the most memory starts again without the measurement; where it cannot, nothing is lost.
+  // Resets the kernel's record of the peak memory of this process, to exclude the measurement. A failure is harmless.
   std::ofstream("/proc/self/clear_refs") << "5";
   return best;
 }

@@ -216,7 +216,7 @@ void PartReplicator::save(
     }
     throw;
   }
-  // Only now: until all have published the new one, some machines have the one before only.
+  // Only now: until all have published the new checkpoint, some machines have only the previous one.
   coordinator_->all_succeed("local tidy", [&] {
     if (is_first) {
       store.keep_latest(1, contents.step);

@@ -36,7 +36,7 @@ std::filesystem::path checkpoint_root(const TrainConfig& config) {
   return std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder;
 }
 
-// That of a model without one.
+// The generation_config.json of a model that has none.
 Node new_generation_config() {
   Node node = Node::make_table();
   node.set("do_sample", Node(true));

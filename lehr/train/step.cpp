@@ -152,7 +152,7 @@ at::Tensor TrainStep::count_tokens_per_expert() {
 }
 
 namespace {
-// Indices of the step's packed metrics; the task's metrics follow.
+// Indices of the step's packed metrics.
 constexpr int64_t kGradNorm = 0;
 constexpr int64_t kLoadBalancing = 1;
 constexpr int64_t kRouterZ = 2;

@@ -124,7 +124,7 @@ at::Tensor TokenClassificationTask::compute_loss(const nn::ModelOutputs& outputs
       outputs.scores.flatten(0, 1), batch.at("labels").flatten(), {}, at::Reduction::Sum, nn::kIgnoreIndex);
 }
 
-// No label has the number of ignored tokens.
+// Ignored tokens never count as correct: kIgnoreIndex is not the index of a label.
 std::map<std::string, at::Tensor> TokenClassificationTask::compute_metrics(
     const nn::ModelOutputs& outputs, const Batch& batch) const {
   return {{"accuracy", outputs.scores.argmax(-1).eq(batch.at("labels")).sum()}};

@@ -27,7 +27,7 @@ at::Tensor of_all_sequences(const at::Tensor& position_ids, const at::Tensor& in
   return one ? position_ids.expand({input_ids.size(0), -1}).contiguous() : position_ids;
 }
 
-// Refuses what the model would read as other numbers, or beyond their memory.
+// Refuses tensors that the model would misread (another dtype or layout), or read out of bounds.
 void check_like_ids(
     const char* name, const std::optional<at::Tensor>& given, const at::Tensor& input_ids, bool of_any_type = false) {
   if (!given) {

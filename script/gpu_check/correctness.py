@@ -212,7 +212,7 @@ def graphs_and_late_results(check, runner):
                         "the same bits")
         runner.guarded(name, one)
 
-    # This policy needs the results of each step before the next.
+    # This policy needs the results of each step before the next one.
     same("immediate read-back", "results_at_once", small(check, "results at once", "results_at_once", steps,
                                                      training={"non_finite": "skip"}, **fixed))
     if check.device == "cpu":

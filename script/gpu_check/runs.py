@@ -71,7 +71,7 @@ def write_tokens(path, vocab_size, documents):
 def documents_like_text(count, vocab_size, mean_length, seed=1):
     """`count` ids with the frequencies of words (Zipf's law), in documents of about `mean_length`, from short to long.
 
-    So that a table's gradient has rows that meet often, and a router sees some tokens much more than others.
+    So that some rows of an embedding's gradient get many summands, and a router gets some tokens much more than others.
     """
     draw = random.Random(seed)
     left = count

@@ -117,7 +117,7 @@ TEST(HostileToml, StringsBeginBetweenWords) {
   }
 }
 
-// Found by fuzzing: a time that continues with a digit that is none.
+// Found by fuzzing: a time with other characters in place of digits.
 TEST(HostileToml, AssertionsOfTheParserAreErrors) {
   EXPECT_THAT(
       error_of([] { parse_toml("a = 1979-05-27T)7:F3:F2F.FFFFFFFFFF\n", "a.toml"); }), HasSubstr("invalid TOML"));

@@ -86,8 +86,8 @@ TEST(HostileTokenizer, DeepJsonAndManyStepsAreErrors) {
       error_with("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", steps}}), HasSubstr("more than 64 steps"));
 }
 
-// NVRx's (a?){40}a{40} and others whose steps of one match are exponential, and one that takes as many steps as the
-// text has bytes, but in each of as many matches.
+// NVRx's (a?){40}a{40} and others of which one match takes exponentially many steps, and one whose matches, as many as
+// the text has bytes, take linearly many steps each.
 TEST(HostilePattern, TheTimeForATextIsLimited) {
   for (const char* pattern :
        {"(a?){40}a{40}b", "(?:a|a|a)*?b", "(?:(?:a+)+)+b", "(?:a+a+)+(?=b)", "a(?=(?:a|x)*?b)|a"}) {

@@ -155,7 +155,7 @@ def run(*arguments):
 
 
 def problem(done):
-    """What is wrong with the result of verify, and the refused key; both are empty if the results are equal."""
+    """Returns what is wrong with the result of verify, and the refused key; both are empty if the results are equal."""
     if done.returncode == 0:
         return "", ""
     if done.returncode != 2:
@@ -181,7 +181,7 @@ def generation_problem(config, inputs):
 
 
 def check(case, rng, folder, config):
-    """What is wrong with a case, and the refused key."""
+    """Returns what is wrong with a case, and the refused key."""
     inputs = write_reference(rng, folder, config) | {"folder": folder}
     wrong, key = problem(run("verify", "--model", folder, "--dtype", "float64"))
     if wrong or key:

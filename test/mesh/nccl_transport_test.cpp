@@ -1,4 +1,4 @@
-// Ranks on devices without a device: threads stand for NCCL, and float32 tensors for those in GPU memory.
+// Ranks on devices, without a real device: threads stand in for NCCL, and float32 tensors for those in GPU memory.
 #include "lehr/mesh/nccl_transport.h"
 
 #include <gmock/gmock.h>

@@ -57,7 +57,7 @@ TEST_F(MetricsReaderTest, LeavesALineWithoutItsEndForLater) {
   EXPECT_THAT(read(), IsEmpty());
   append("ss\":2}\n");
   EXPECT_THAT(read(), ElementsAre(2));
-  append("{\"step\":3}");  // an object already, but its line may go on
+  append("{\"step\":3}");  // a complete object, but its line may continue
   EXPECT_THAT(read(), IsEmpty());
   append("\n");
   EXPECT_THAT(read(), ElementsAre(3));

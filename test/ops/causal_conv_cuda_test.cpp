@@ -114,7 +114,7 @@ TEST_P(CausalConvCuda, AcceptsUnalignedAndEmptyTensors) {
   }
 }
 
-// float64 has no kernels.
+// There are no kernels for float64.
 TEST_P(CausalConvCuda, UsesTheDefinitionOfOtherTypes) {
   const Tensors inputs{random_tensor({1, 5, 3}, at::kDouble), random_tensor({3, 1, 4}, at::kDouble)};
   expect_equal_to_definition("float64", here(fast({}), false), definition({}), inputs);

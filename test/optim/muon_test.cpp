@@ -315,7 +315,7 @@ TEST(Muon, BatchedStepsEqualTheStepsOfEachMatrix) {
     }
     return parameters;
   };
-  thread_local int norms = 0;  // one per iteration
+  thread_local int norms = 0;  // one per orthogonalization
   const auto counter = at::addThreadLocalCallback(
       at::RecordFunctionCallback([](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
         norms += std::string(function.name()) == "aten::linalg_vector_norm" ? 1 : 0;

@@ -387,7 +387,7 @@ TEST(AdapterFolder, RefusesTheAdapterOfAnotherModel) {
       fails_with("contains no adapter for a module of this model"));
 }
 
-// A rank of any size would be allocated.
+// Otherwise memory for a LoRA rank of any size would be allocated.
 TEST(AdapterFolder, RefusesARankThatItsTensorsDoNotHave) {
   const auto made = injected({Lora{.module_name_pattern = ".*q_proj", .r = 2}});
   const auto adding = [&](int64_t rank) {

@@ -35,12 +35,12 @@ std::string prefetches(PassOrder& order, const std::string& step) {
   return text;
 }
 
-// As shard::PrefetchOrder: at first each unit is expected once, then as often as since the last change of direction.
+// As in shard::PrefetchOrder: at first each unit is expected once, then as often as since the last change of direction.
 TEST(PassOrder, ExpectsWhatWasUsedSinceTheLastChangeOfDirection) {
   PassOrder order;
   EXPECT_EQ(prefetches(order, "FFFBBB"), "F F F B B B");
   EXPECT_EQ(prefetches(order, "FFFBBB"), "F> <F> <F B> <B> <B");
-  EXPECT_EQ(prefetches(order, "FBFFBB"), "F> <B> <F F B B");  // the first of each in vain
+  EXPECT_EQ(prefetches(order, "FBFFBB"), "F> <B> <F F B B");  // the first prefetch of each direction is not used
   EXPECT_EQ(prefetches(order, "FFFFBBBB"), "F> <F F> <F B> <B B> <B");
   EXPECT_EQ(prefetches(order, "FIWFIW"), "F> <I> W <F I W");
 }

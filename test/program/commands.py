@@ -44,11 +44,11 @@ run("train", "recipe/quickstart.toml", f"--job.dump_folder={out}", *SMALL, "--pr
 lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 steps = [line for line in lines if "loss" in line]
 holds("metrics.jsonl has every step", [line["step"] for line in steps] == list(range(1, 13)))
-holds("with what a reader wants to know",
+holds("with loss, gradient norm, learning rate, tokens and speed",
       {"loss", "grad_norm", "lr", "num_tokens", "tokens_per_second"} <= set(steps[-1]))
 validation = [line for line in lines if "validation_loss" in line]
 holds("the loss on held-out data is logged", [line["step"] for line in validation] == [6, 12])
-holds("it falls", validation[-1]["validation_loss"] < validation[0]["validation_loss"])
+holds("the loss on held-out data falls", validation[-1]["validation_loss"] < validation[0]["validation_loss"])
 events = list((out / "tensorboard").glob("events.out.tfevents.*"))
 holds("TensorBoard has its events", len(events) == 1 and events[0].stat().st_size > 500)
 holds("there is a picture of the loss", "<svg" in (out / "loss.svg").read_text())
@@ -87,7 +87,7 @@ holds("a run that is done stays as it is", (again / "metrics.jsonl").read_text()
 plan = work / "plan"
 quick = ["plan", "recipe/quickstart.toml", "--machine", "cpu"]
 shown = run(*quick, "--output", plan)
-holds("plan tells time, memory and what holds it up",
+holds("plan shows time, memory and the bottleneck",
       all(word in shown for word in ("tokens/s", "MFU", "fits:", "bottleneck", "activations")))
 planned = json.loads((plan / "plan.json").read_text())
 holds("plan.json has the numbers", planned["fits"] and planned["devices"] == 1 and planned["step_seconds"] > 0)
@@ -200,7 +200,7 @@ run(*measure, "--output", work / "unmeasured", "--kinds", "kv_heads,expert", cod
 run(*measure, "--output", work / "unmeasured", "--kinds", "experts", code=2)
 run(*measure, "--output", work / "unmeasured", "--kinds", "", code=2)
 run(*measure, "--output", out / "config.toml", code=2)
-holds("what the model has not is refused", not (work / "unmeasured").exists())
+holds("kinds of parts that the model lacks are refused", not (work / "unmeasured").exists())
 run("prune", "--model", out / "checkpoints/step-12", "--scores", work / "measured", "--ffn-width", "32",
     "--drop-attention", "1", "--output", work / "by_measure")
 holds("prune takes them", 0 < json.loads(run("eval", out / "config.toml", "--model", work / "by_measure"))["loss"] < 20)
@@ -218,7 +218,7 @@ holds("inspect shows shape, size and tensors", "model.layers.0.self_attn.q_proj.
 
 picture = work / "blocks.svg"
 shown = run("inspect", model, "--picture", picture, "--seq-len", "64")
-holds("and what each layer takes, drawn too", "KV head" in shown and "KV cache" in shown and "<svg" in picture.read_text())
+holds("and the costs of layers, drawn too", "KV head" in shown and "KV cache" in shown and "<svg" in picture.read_text())
 (work / "shape").mkdir()
 shutil.copy(model / "config.json", work / "shape")
 holds("for which config.json is enough", "no weights" in run("inspect", work / "shape"))
@@ -286,7 +286,7 @@ shutil.rmtree(target, ignore_errors=True)
 holds(f"a conversion that is killed leaves no half of a folder ({killed} of {attempts} killed in the middle)", killed > 0)
 hidden.mkdir(exist_ok=True)
 run("convert", "--model", mixture, "--output", target, "--subblocks")
-holds("and the next one does not mind what it left", not hidden.exists() and target.exists())
+holds("and the next one succeeds, whatever it left", not hidden.exists() and target.exists())
 (work / "swap.json").write_text('[{"layer": 0, "attention": {"no_op": true}, "ffn": {"model": "blocks", "layer": 1}}]')
 run("convert", "--model", mixture, "--replace", work / "swap.json", "--output", work / "child")
 holds("sub-blocks of several models are a model",

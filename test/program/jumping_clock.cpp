@@ -1,5 +1,5 @@
 // Preloaded into a program (LD_PRELOAD): the time of day jumps back and forth by an hour ten times per second, as if
-// somebody set the clock. The clocks that nobody can set go on.
+// somebody set the clock. Clocks that nobody can set are not changed.
 #include <dlfcn.h>
 #include <sys/time.h>
 

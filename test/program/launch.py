@@ -203,7 +203,7 @@ expect("SIGHUP stays ignored under nohup", child.returncode == 143 and "rank 0 s
 child = started(3, "work")
 child.send_signal(signal.SIGUSR1)
 lines = [child.stderr.readline() for _ in range(3)]
-expect("SIGUSR1 makes the launcher tell what each rank does", all(
+expect("SIGUSR1 makes the launcher print what each rank does", all(
     re.match(rf"lehr launch: rank {rank} (waits in|is computing; its last collective was) .* on axis dp_shard", line)
     for rank, line in enumerate(lines)), "".join(lines))
 child.send_signal(signal.SIGTERM)

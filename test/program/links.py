@@ -50,7 +50,7 @@ def links(pid, other):
 
 
 def reset(link):
-    """Resets the connection, as a machine does that knows nothing of it: both processes get an error."""
+    """Resets the connection, as a machine does that does not know it: both processes get an error."""
     nowhere = ctypes.create_string_buffer(struct.pack("H14x", socket.AF_UNSPEC))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.connect(link.fileno(), nowhere, 16) != 0:

@@ -15,7 +15,7 @@ RANKS = 4
 CONFIG = "bench/profile_small.toml"
 SETTINGS = ["--parallelism.data_parallel_shard_degree=4", "--training.global_batch_size=4", "--training.seq_len=256",
             "--training.steps=1000000", "--checkpoint.enable=true", "--checkpoint.interval=1000", "--checkpoint.local_interval=1"]
-# The ends of the stages, as lines of the output, each after the one before.
+# The end of each stage, as a pattern for a line of the output; the lines come in this order.
 STAGES = {
     "detected, ranks ended": re.compile(r"starting all ranks again"),
     "program started, ranks connected": re.compile(r"^\d\d:\d\d:\d\d "),

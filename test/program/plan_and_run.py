@@ -22,7 +22,7 @@ class Disturbed(RuntimeError):
 
 
 class OtherWork:
-    """Measures which share of the cores' time others took, or the host of a virtual machine."""
+    """Measures the share of the cores' time that other processes took, or the host of a virtual machine."""
 
     def __init__(self):
         self.begin = self.now()

@@ -55,7 +55,7 @@ config = work / "teacher/config.toml"
 
 # --- all stages --------------------------------------------------------------------------------------------------------
 dry = run(*search_in(work / "search"), "--dry-run")
-holds("--dry-run tells the work of each stage",
+holds("--dry-run shows the work of each stage",
       all(f"\n{stage} " in f"\n{dry}" for stage in ("sort", "library", "score", "solve", "distil")) and "MiB" in dry)
 holds("and does none of it", not (work / "search").exists())
 

@@ -6,7 +6,7 @@ from soak_draws import STEPS
 
 DIAGNOSED_IN = 90   # seconds, on a busy machine, with a time limit of 10 s for collectives
 STEP_IN = 120       # seconds from a start to its next step
-LARGEST_FILE = 48   # KiB, of a disk that is full: the log is smaller, checkpoints are larger
+LARGEST_FILE = 48   # KiB, to simulate a full disk: the log is smaller, checkpoints are larger
 STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 
 

@@ -19,7 +19,7 @@ using testing::Teacher;
 struct Family {
   std::string type;
   std::vector<LayerShape> layers;
-  bool first_is_dense = false;  // said by mlp_only_layers, as in published folders, instead of block configs
+  bool first_is_dense = false;  // stated by mlp_only_layers, as in published folders, instead of block configs
   std::vector<int64_t> windows = {};
 };
 

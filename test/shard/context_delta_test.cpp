@@ -174,7 +174,7 @@ TEST(ContextMamba2, EqualsOneDevice) {
   expect_as_one_device("recomputed", 4, 40, mamba_sizes(), {.document_ids = beginning_at({3, 10, 27}, 40)}, true);
 }
 
-// Padding is not silent in Mamba-2, because of the biases of its convolutions.
+// In Mamba-2, convolutions of padding are not zero, because of their biases.
 TEST(ContextMamba2, EqualsOneDeviceForAnyDocumentsAndPadding) {
   at::manual_seed(12);
   for (int64_t draw = 0; draw < 24; ++draw) {

@@ -19,7 +19,7 @@ std::vector<std::string> words_of(const Node& entry, const char* key) {
   return words;
 }
 
-// "a|b" as a list of two.
+// Splits "a|b" into a list of "a" and "b".
 std::vector<std::string> alternatives(const std::string& text) {
   std::vector<std::string> names;
   for (size_t begin = 0; begin <= text.size();) {

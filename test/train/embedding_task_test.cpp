@@ -193,7 +193,7 @@ TEST(EmbeddingRun, SavesABackboneAsAnOrdinaryFolder) {
   EXPECT_TRUE(reader.has("embed_tokens.weight"));
   EXPECT_TRUE(reader.has("layers.1.mlp.down_proj.weight"));
   EXPECT_FALSE(reader.has("lm_head.weight"));
-  // A position of hidden states is an embedding: as the backbone of transformers returns it.
+  // The hidden state of one position is the embedding, as the backbone in transformers returns it.
   const auto model = saved.load(at::kCPU, at::kFloat);
   const at::Tensor ids = at::arange(12, at::kLong).view({2, 6});
   at::Tensor last = at::zeros({2, 6}, at::kBool);

@@ -16,7 +16,7 @@ const std::map<std::string, std::string> kClassOfSchedule{
     {"ZBVZeroBubble", "zero_bubble"},
     {"DualPipeV", "dual_pipe_v"}};
 
-// Debug models of these families have layers with a window of 9 tokens, or 6 in Gemma 3.
+// Debug models of these families have layers with a sliding window of 9 tokens, or 6 in Gemma 3.
 const std::set<std::string> kWindows{"gemma3", "gpt_oss", "mistral", "mixtral", "olmo3", "qwen2", "smollm3"};
 
 std::string recomputation(const Draw& draw) {

@@ -128,7 +128,7 @@ Timed timed_run() {
 }
 
 // The clocks differ by what happens between the log's reading and the test's: less than 2 %, unless the machine is
-// busy. The weights of norms count in the formula, and the peak is told in three digits: less than 1 % each.
+// busy. The formula counts the weights of norms, and the peak is printed in three digits: less than 1 % each.
 TEST(Figures, OfSpeedAreThoseOfTheTestsClock) {
   constexpr double kTolerance = 0.04;
   constexpr int kAttempts = 5;

@@ -240,7 +240,7 @@ TEST(LocalCheckpoints, ARunThatEndsWithoutAStepSavesTheirState) {
   }
 }
 
-// As programs do that clean /dev/shm.
+// As programs that clean up /dev/shm do.
 TEST(LocalCheckpoints, ContinueWhenTheirFolderIsRemoved) {
   const Folder folder;
   const auto config = local_run(folder.path());

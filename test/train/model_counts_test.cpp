@@ -105,7 +105,7 @@ Counted count(const Overrides& overrides) {
   return counted;
 }
 
-// 0.1 %: what a figure may be wrong by; all counts are of the same operators.
+// A figure may be wrong by 0.1 %; all counts are of the same operators.
 void expect_close(double found, double wanted) {
   EXPECT_NEAR(found, wanted, 1e-3 * wanted);
 }

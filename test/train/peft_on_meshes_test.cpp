@@ -110,7 +110,7 @@ TEST(AdaptersOnMeshes, EqualOneDeviceWhereTheirExpertsAreSharded) {
        {.dp_shard = 2, .ep = 2, .pp = 2}});
 }
 
-// Of Mamba-2 too, whose projection has other rows on a rank than in the folder.
+// Mamba-2 is among them: the rows of its projection are in another order on a rank than in the folder.
 TEST(AdaptersOnMeshes, EqualOneDeviceInLayersWithOneMixerEach) {
   expect_law({"nemotron_h", {{"peft.dropout", "0.25"}}}, {{.tp = 2}, {.dp_shard = 2, .tp = 2}, {.cp = 2, .pp = 2}});
 }
@@ -141,7 +141,7 @@ TEST(AdaptersOnMeshes, DropTheElementsOfOneDevice) {
   expect_law({"qwen3", {{"peft.dropout", "0.25"}}}, {{.tp = 2}, {.dp_shard = 2, .tp = 2}});
 }
 
-// Of latent attention some projections see all features of all tokens on every rank.
+// In latent attention, the inputs of some projections are all features of all tokens on every rank.
 TEST(AdaptersOnMeshes, DropTheElementsOfOneDeviceBeforeLatents) {
   expect_law(
       {"deepseek_v3", {{"peft.dropout", "0.25"}, {"peft.target_pattern", R"('.*self_attn\..*_proj.*')"}}},

@@ -1,5 +1,5 @@
-// activation_checkpoint.mode = "auto": what is chosen with how much memory, what is said about it, and that the numbers
-// of a run do not depend on it.
+// activation_checkpoint.mode = "auto": the choice for an amount of memory, what the log says about it, and that the
+// numbers of a run do not depend on it.
 #include "lehr/train/recompute_choice.h"
 
 #include <gmock/gmock.h>

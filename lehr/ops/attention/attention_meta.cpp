@@ -40,8 +40,8 @@ double visible_pairs(int64_t length, std::optional<int64_t> window) {
   return static_cast<double>(seen * (seen + 1)) / 2 + static_cast<double>((length - seen) * seen);
 }
 
-// Returns the lengths on the host. All layers of a model pass the same tensor, which is made once for a batch, so the
-// host waits once.
+// Returns the lengths on the host. All layers of a model pass the same tensor, which is created once per batch, so the
+// host waits once per batch.
 const at::Tensor& on_host(const at::Tensor& lengths) {
   if (lengths.is_cpu()) {
     return lengths;

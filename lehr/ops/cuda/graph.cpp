@@ -27,8 +27,8 @@ bool succeeds(const Do& action) {
   }
 }
 
-// CUDAGraph releases its pools only if its capture ended well (PyTorch's pull requests 180395 and 190308). Otherwise
-// the allocators would go on asking it at every request whether the request is for the pool, even after its
+// CUDAGraph releases its pools only if its capture succeeded (PyTorch's pull requests 180395 and 190308). Otherwise
+// the allocators would keep asking it at every request whether the request is for the pool, even after its
 // destruction.
 void abandon(void* given) {
   const std::unique_ptr<Graph> owned(static_cast<Graph*>(given));

@@ -77,8 +77,8 @@ DeltaCall<T> call_of(const GatedDeltaInputs& in, const Chunks& chunks) {
       .corrects = in.update == StateUpdate::correct};
 }
 
-// The matmuls of forward: three with the state, and the triangles of a chunk, of which outputs are one and one. Those
-// of corrections are one and two.
+// FLOPs of the matmuls of forward. With the state: its update, corrections and outputs. Triangles of a chunk: q k^T
+// and, for corrections, k k^T in each key head; in each value head the system (corrections) and the mix (outputs).
 double flops_of(const GatedDeltaInputs& in, bool with_output = true) {
   const auto tokens = static_cast<double>(in.query.size(0) * in.query.size(1));
   const auto size = static_cast<double>(in.query.size(3)), value_size = static_cast<double>(in.value.size(3));

@@ -76,7 +76,7 @@ Float8Groups to_float8_groups(const at::Tensor& matrix, const at::Tensor& ends, 
   const at::Tensor row = at::arange(rows, ends.options());
   const at::Tensor group = at::searchsorted(ends, row, /*out_int32=*/false, /*right=*/true);
   const at::Tensor place = row + (padded_ends - sizes - begins).index_select(0, group);
-  // Each column of a group is a row by whose largest element a matrix of one row is rounded.
+  // Computes the scales alone: each column of a group is a row of one zero, which is rounded by the largest element.
   const Float8Rows scales = to_float8_rows_by(largest.view(-1), at::zeros({groups * columns, 1}, matrix.options()));
   const at::Tensor inverse = scales.inverse_scales.view({groups, columns});
   const at::Tensor factor = inverse.reciprocal().to(matrix.scalar_type());  // exact: a power of two

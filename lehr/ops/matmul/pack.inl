@@ -1,5 +1,5 @@
-// Packing of GEMM operands into panels of words (gemm.inl). A word is kPerWord elements: a float32, a bfloat16 widened
-// to float32, or a pair of bfloat16.
+// Packing of GEMM operands into panels of words (kernel.inl). A word is kPerWord elements: a float32, a bfloat16
+// widened to float32, or a pair of bfloat16.
 #pragma once
 
 #include "lehr/ops/kernels/vec.inl"
