@@ -10,7 +10,7 @@ make --no-print-directory configure && cmake --build "$1" --target train_mesh_te
 suites='*EveryMesh*:*EverySchedule*:*HeterogeneousMeshes*:*UnequalMoELayers*:*AFlippedBitIsNamed*:*IsNotReportedWithoutAFault*'
 suites+=':*EveryKindOfRun*:Float8.*:GatheredAgain*:GatedDeltaNet*:KeyValueHeads*:*AnyMeshToAnyMesh*:*OnMeshes.*:KeptWhole*'
 suites+=':*PipelineOfFamilies*:PartialTrainingOnStages*:Distillation.OnRanks*:Distillation.InPipelineStagesEquals*:*Recipes*'
-suites+=':*FindsTheFastestPlanThatFits*:PeakMemory.EqualsThatOfRuns:*SearchScores*:*LocalDistillation*:*PuzzletronFiles*'
+suites+=':*FindsTheFastestPlanThatFits*:PeakMemory.EqualsThatOfRuns:PartsOfExperts*:*SearchScores*:*LocalDistillation*:*PuzzletronFiles*'
 suites+=':Searches.FindChildrenOf*:Searches.ScoreInTheMemory*:Solver.EqualsBruteForce*'
 passed=0 failed=0
 for binary in train_mesh_test train_pipeline_test train_test plan_test search_test; do
