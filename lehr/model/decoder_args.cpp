@@ -1,6 +1,7 @@
 #include "lehr/model/decoder_args.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "lehr/base/error.h"
 #include "lehr/nn/moe.h"
@@ -15,6 +16,17 @@ bool is_layer(const std::string& name) {
          ("." + name.substr(0, number)).ends_with(".layers.");
 }
 }  // namespace
+
+void require_keys(const Node& config, std::span<const char* const> keys) {
+  const Node* blocks = config.find("block_configs");
+  if (blocks != nullptr && !blocks->is_null()) {
+    return;
+  }
+  for (const std::string_view key : keys) {
+    const bool found = !config.at(std::string(key)).is_null() || key == "num_key_value_heads";  // the number of heads
+    require(found, "{}: {}: expected a value, found null", config.origin(), key);
+  }
+}
 
 descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderConfig& config) {
   form.vocab_size = config.vocab_size;

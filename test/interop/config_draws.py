@@ -308,7 +308,7 @@ CLASS = {"qwen2": "Qwen2", "smollm3": "SmolLM3", "gemma3_text": "Gemma3", "qwen3
 NO_CLASSIFIER = {"glm4_moe", "nemotron_h"}
 NO_TOKEN_CLASSIFIER = NO_CLASSIFIER | {"olmo2", "olmo3", "gemma3_text"}
 # Where null is the number of heads.
-NULL_KEY_VALUE_HEADS = {"llama", "olmo2", "olmo3", "deepseek_v3"}
+NULL_KEY_VALUE_HEADS = {"llama", "qwen2", "qwen3", "smollm3", "olmo2", "olmo3", "deepseek_v3"}
 # Keys whose defaults fit all configs.
 MAY_LACK = ["rms_norm_eps", "hidden_act", "tie_word_embeddings", "sliding_window", "layer_types", "max_window_layers",
             "attention_bias", "mlp_bias", "norm_topk_prob", "routed_scaling_factor", "n_shared_experts",

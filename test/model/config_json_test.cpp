@@ -42,15 +42,26 @@ std::string problem_with(const descriptor::ModelFamily& family, const Changes& c
 
 // For a missing key, transformers' class has a default of its own; with another one here, it would be another model.
 TEST(ConfigJson, NamesTheKeyThatAConfigLacks) {
-  for (const char* key : {"head_dim", "num_key_value_heads", "hidden_size", "vocab_size"}) {
+  for (const char* key : {"head_dim", "hidden_size", "vocab_size"}) {
     EXPECT_EQ(problem_with(qwen3_dense_family(), {{key, "absent"}}), fmt::format("config.json: '{}' is missing", key));
     EXPECT_THAT(
         problem_with(qwen3_dense_family(), {{key, "null"}}), StartsWith(fmt::format("config.json: {}: expected", key)));
   }
-  for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "num_key_value_heads"}) {
+  for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size"}) {
     EXPECT_EQ(problem_with(qwen3_moe_family(), {{key, "absent"}}), fmt::format("config.json: '{}' is missing", key));
     EXPECT_THAT(
         problem_with(qwen3_moe_family(), {{key, "null"}}), StartsWith(fmt::format("config.json: {}: expected", key)));
+  }
+}
+
+// Without the key, their classes have numbers of their own; null is the number of heads in every class that takes it.
+TEST(ConfigJson, WithNullForKeyValueHeadsHasAsManyAsHeads) {
+  for (const auto& family : {qwen2_family(), qwen3_dense_family(), smollm3_family(), mistral_family()}) {
+    const int64_t heads = family.from_flavor("debugmodel")->to_hf_config("float32").at("num_attention_heads").as_int();
+    const Node written = with(family, {{"num_key_value_heads", "null"}})->to_hf_config("float32");
+    EXPECT_EQ(written.at("num_key_value_heads").as_int(), heads) << family.name;
+    EXPECT_EQ(
+        problem_with(family, {{"num_key_value_heads", "absent"}}), "config.json: 'num_key_value_heads' is missing");
   }
 }
 
@@ -76,6 +87,8 @@ TEST(ConfigJson, GivesAbsentKeysTheValuesOfTransformers) {
   EXPECT_EQ(llama.at("rope_theta").as_double(), 10000);
   EXPECT_EQ(llama.at("rms_norm_eps").as_double(), 1e-6);
   EXPECT_FALSE(llama.at("tie_word_embeddings").as_bool());
+  EXPECT_EQ(written(olmo2_family(), {{"rms_norm_eps", "absent"}}).at("rms_norm_eps").as_double(), 1e-5);
+  EXPECT_EQ(written(olmo3_family(), {{"rms_norm_eps", "absent"}}).at("rms_norm_eps").as_double(), 1e-5);
   // null says that there are none; Qwen3's class has none without the keys either.
   EXPECT_TRUE(written(llama3_family(), {{"eos_token_id", "null"}}).at("eos_token_id").is_null());
   EXPECT_TRUE(written(qwen3_dense_family(), {{"eos_token_id", "absent"}}).at("eos_token_id").is_null());
@@ -197,8 +210,7 @@ TEST(ConfigJson, AcceptsKeysWithoutEffectAndNamesTheOthers) {
            {gemma3_family(), "query_pre_attn_scalar", "0", "expected a positive number"},
            {gemma3_family(), "sliding_window_pattern", "0", "expected a positive number"},
            {gemma3_family(), "sliding_window", "0", "expected a positive number"},
-           {gemma3_family(), "attn_logit_softcapping", "50", "expected null"},
-           {qwen2_family(), "num_key_value_heads", "absent", "is missing"}}) {
+           {gemma3_family(), "attn_logit_softcapping", "50", "expected null"}}) {
     EXPECT_THAT(
         problem_with(family, {{key, value}}), AllOf(StartsWith("config.json: "), HasSubstr(key), HasSubstr(message)))
         << family.name;

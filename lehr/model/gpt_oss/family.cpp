@@ -23,6 +23,7 @@ struct Family {
   static constexpr const char* kArchitecture = "GptOss";
   using Layer = GptOssLayer;
   static constexpr descriptor::DecoderForm kForm{.attention_sinks = true, .ffn_bias = true, .router_bias = true};
+  static constexpr double kNormEps = 1e-5;
   static constexpr std::array kRequiredKeys{"num_experts_per_tok", "num_key_value_heads", "head_dim"};
   // The second and third are not read by transformers' class.
   static constexpr std::array kOwnKeys{"attention_bias", "mlp_bias", "use_sliding_window", "layer_types"};
@@ -38,9 +39,6 @@ struct Family {
 
   static void read(const Node& config, DecoderConfig& shape) {
     shape.qkv_bias = bool_or(config, "attention_bias", true);
-    if (config.find("rms_norm_eps") == nullptr) {
-      shape.rms_norm_eps = 1e-5;
-    }
     shape.rope_theta = read_rope_theta(config, kTheta);
     const Node* parameters = config.find("rope_parameters");
     if (rope_table_of(config) == nullptr && (parameters == nullptr || parameters->is_null())) {
