@@ -35,6 +35,7 @@ descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderCo
   form.head_dim = config.head_dim;
   form.qk_norm = form.qk_norm || config.qk_norm;
   form.qkv_bias = form.qkv_bias || config.qkv_bias;
+  form.output_bias = form.output_bias || config.output_bias;
   form.head_rows = config.head == descriptor::Head::causal_lm ? config.vocab_size
                    : descriptor::is_classifier(config.head)   ? config.num_labels
                                                               : 0;

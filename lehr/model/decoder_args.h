@@ -129,6 +129,10 @@ class DecoderArgs : public descriptor::ModelArgs {
         Family::kModelType);
     check_mtp(config_, where);
     require(
+        !config_.output_bias || requires(LayerParameters p) { p.output_bias; },
+        "{}attention_bias: expected false, found true; this is not supported",
+        where);
+    require(
         kLayersMayDiffer<LayerParameters> || config_.block_configs.empty(),
         "{}block_configs: models of type {} do not support layers that differ",
         where,

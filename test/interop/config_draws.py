@@ -106,7 +106,7 @@ def window(rng):
 
 def llama(rng, c):
     put_rope(rng, c, put_heads(rng, c, fits=True, null=True))
-    c |= {"attention_bias": False, "mlp_bias": False, "pretraining_tp": 1}
+    c |= {"attention_bias": rng.choice([True, False]), "mlp_bias": False, "pretraining_tp": 1}
 
 
 def qwen2(rng, c):
@@ -124,7 +124,7 @@ def qwen2(rng, c):
 def qwen3(rng, c):
     put_rope(rng, c, put_heads(rng, c, always=True))
     c |= {"use_sliding_window": False, "sliding_window": rng.choice([None, 4]), "max_window_layers": 1,
-          "attention_bias": False}
+          "attention_bias": rng.choice([True, False])}
     if chance(rng, 0.2):
         c["layer_types"] = [FULL] * c["num_hidden_layers"]
 
@@ -136,7 +136,7 @@ def mistral(rng, c):
 
 def smollm3(rng, c):
     put_rope(rng, c, put_heads(rng, c))
-    c |= {"pad_token_id": 0, "attention_bias": False, "mlp_bias": False}
+    c |= {"pad_token_id": 0, "attention_bias": rng.choice([True, False]), "mlp_bias": False}
     if chance(rng, 0.5):
         c["no_rope_layers"] = [rng.randrange(2) for _ in range(c["num_hidden_layers"] + rng.choice([0, 0, 2]))]
     else:
@@ -151,12 +151,12 @@ def smollm3(rng, c):
 
 def olmo2(rng, c):
     put_rope(rng, c, put_heads(rng, c))
-    c |= {"attention_bias": False, "pad_token_id": 0}
+    c |= {"attention_bias": rng.choice([True, False]), "pad_token_id": 0}
 
 
 def olmo3(rng, c):
     width = put_heads(rng, c)
-    c |= {"attention_bias": False, "pad_token_id": 0, "sliding_window": window(rng)}
+    c |= {"attention_bias": rng.choice([True, False]), "pad_token_id": 0, "sliding_window": window(rng)}
     if chance(rng, 0.6):
         c["layer_types"] = layer_types(rng, c)
     put_layer_ropes(rng, c, width, [100.0, 500000.0], None)
@@ -165,7 +165,7 @@ def olmo3(rng, c):
 def gemma3(rng, c):
     width = put_heads(rng, c, fits=True, always=True)
     c |= {"query_pre_attn_scalar": rng.choice([width, 1, 7, 256]), "hidden_activation": "gelu_pytorch_tanh",
-          "sliding_window": window(rng), "attention_bias": False, "attn_logit_softcapping": None,
+          "sliding_window": window(rng), "attention_bias": rng.choice([True, False]), "attn_logit_softcapping": None,
           "final_logit_softcapping": None, "pad_token_id": 0}
     del c["hidden_act"]
     if chance(rng, 0.5):
@@ -204,7 +204,8 @@ def mixtral(rng, c):
 def qwen3_moe(rng, c):
     put_rope(rng, c, put_heads(rng, c))
     put_sparse_layers(rng, c)
-    c |= {"use_sliding_window": False, "sliding_window": None, "max_window_layers": 1, "attention_bias": False}
+    c |= {"use_sliding_window": False, "sliding_window": None, "max_window_layers": 1,
+          "attention_bias": rng.choice([True, False])}
 
 
 def put_groups(rng, c):

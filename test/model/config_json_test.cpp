@@ -5,6 +5,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/config/json.h"
+#include "lehr/descriptor/block_table.h"
 #include "lehr/model/gemma3/family.h"
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/mistral/family.h"
@@ -62,6 +63,29 @@ TEST(ConfigJson, WithNullForKeyValueHeadsHasAsManyAsHeads) {
     EXPECT_EQ(written.at("num_key_value_heads").as_int(), heads) << family.name;
     EXPECT_EQ(
         problem_with(family, {{"num_key_value_heads", "absent"}}), "config.json: 'num_key_value_heads' is missing");
+  }
+}
+
+// In transformers' classes it means those of queries, keys and values, and of the output.
+TEST(ConfigJson, AttentionBiasGivesEachProjectionABias) {
+  for (const auto& family :
+       {llama3_family(),
+        qwen3_dense_family(),
+        qwen3_moe_family(),
+        olmo2_family(),
+        olmo3_family(),
+        smollm3_family(),
+        gemma3_family()}) {
+    const auto args = with(family, {{"attention_bias", "true"}});
+    const auto names = args->state_map(descriptor::ExpertLayout::per_expert).input_names();
+    for (const char* projection : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
+      const std::string bias = fmt::format("model.layers.1.self_attn.{}.bias", projection);
+      EXPECT_THAT(names, ::testing::Contains(bias)) << family.name;
+    }
+    EXPECT_TRUE(args->to_hf_config("float32").at("attention_bias").as_bool()) << family.name;
+    EXPECT_EQ(
+        descriptor::blocks_of(*args, {}).account.total().num_parameters, args->get_nparams_and_flops(8).num_parameters)
+        << family.name;
   }
 }
 
@@ -196,14 +220,12 @@ TEST(ConfigJson, AcceptsKeysWithoutEffectAndNamesTheOthers) {
   for (const auto& [family, key, value, message] :
        std::vector<std::tuple<descriptor::ModelFamily, std::string, std::string, std::string>>{
            {qwen3_dense_family(), "layer_types", R"(["sliding_attention"])", "full_attention in every layer"},
-           {smollm3_family(), "attention_bias", "true", "expected false"},
            {smollm3_family(), "mlp_bias", "true", "expected false"},
            {smollm3_family(), "no_rope_layers", "[1]", "expected one per layer (8, num_hidden_layers), found 1"},
            {olmo3_family(), "layer_types", R"(["full_attention"])", "expected one per layer (8, num_hidden_layers)"},
            {olmo3_family(), "sliding_window", "null", "expected a number of tokens"},
            {olmo3_family(), "rope_parameters", flat, "expected a table full_attention and a table sliding_attention"},
            {qwen2_family(), "use_sliding_window", "false", "expected a number of tokens"},
-           {gemma3_family(), "attention_bias", "true", "expected false"},
            {gemma3_family(), "hidden_activation", R"("gelu")", "expected gelu_pytorch_tanh"},
            {gemma3_family(), "final_logit_softcapping", "30", "expected null"},
            {gemma3_family(), "use_bidirectional_attention", "true", "expected false"},

@@ -29,7 +29,6 @@ struct Family {
     auto params = mixture_parameters(config);
     params.shared_expert_intermediate_size = moe.shared_expert_width();
     params.qk_norm = config.qk_norm;
-    params.qkv_bias = config.qkv_bias;
     params.rotary_dim = config.rotary_dim();
     return params;
   }

@@ -32,6 +32,8 @@ Qwen3MoELayerParameters mixture_parameters(const DecoderConfig& config) {
       .initializer_range = config.initializer_range,
       .router = moe.router,
       .experts = moe.experts,
+      .qkv_bias = config.qkv_bias,
+      .output_bias = config.output_bias,
       .pattern = config.pattern};
 }
 
