@@ -109,24 +109,26 @@ def llama(rng, c):
     c |= {"attention_bias": rng.choice([True, False]), "mlp_bias": False, "pretraining_tp": 1}
 
 
-def qwen2(rng, c):
-    put_rope(rng, c, put_heads(rng, c))
+def put_last_windows(rng, c):
     if chance(rng, 0.6):
         c |= {"use_sliding_window": True, "sliding_window": window(rng), "max_window_layers": rng.randrange(0, 5)}
     else:
         c |= {"use_sliding_window": False, "sliding_window": rng.choice([None, 4]), "max_window_layers": 1}
     if c["use_sliding_window"] and chance(rng, 0.4):
         c["layer_types"] = layer_types(rng, c)
+
+
+def qwen2(rng, c):
+    put_rope(rng, c, put_heads(rng, c))
+    put_last_windows(rng, c)
     if chance(rng, 0.2):
         c["attention_bias"] = rng.choice([True, False])  # which the class does not read
 
 
 def qwen3(rng, c):
     put_rope(rng, c, put_heads(rng, c, always=True))
-    c |= {"use_sliding_window": False, "sliding_window": rng.choice([None, 4]), "max_window_layers": 1,
-          "attention_bias": rng.choice([True, False])}
-    if chance(rng, 0.2):
-        c["layer_types"] = [FULL] * c["num_hidden_layers"]
+    put_last_windows(rng, c)
+    c["attention_bias"] = rng.choice([True, False])
 
 
 def mistral(rng, c):
@@ -184,7 +186,8 @@ def put_experts(rng, c, key="num_experts"):
 def put_sparse_layers(rng, c):
     put_experts(rng, c)
     c |= {"moe_intermediate_size": rng.randrange(2, 12), "norm_topk_prob": rng.choice([True, False]),
-          "decoder_sparse_step": rng.choice([1, 1, 2, 3]), "mlp_only_layers": rng.choice([[], None, [0], [1]])}
+          "decoder_sparse_step": rng.choice([1, 1, 2, 3]),
+          "mlp_only_layers": rng.choice([[], None, [0], [c["num_hidden_layers"] - 1]])}
 
 
 def grows_or_yarn(c):
@@ -204,8 +207,8 @@ def mixtral(rng, c):
 def qwen3_moe(rng, c):
     put_rope(rng, c, put_heads(rng, c))
     put_sparse_layers(rng, c)
-    c |= {"use_sliding_window": False, "sliding_window": None, "max_window_layers": 1,
-          "attention_bias": rng.choice([True, False])}
+    c |= {"use_sliding_window": rng.choice([True, False]), "sliding_window": rng.choice([None, window(rng)]),
+          "max_window_layers": 1, "attention_bias": rng.choice([True, False])}
 
 
 def put_groups(rng, c):
@@ -317,11 +320,11 @@ MAY_LACK = ["rms_norm_eps", "hidden_act", "tie_word_embeddings", "sliding_window
             "swiglu_limit", "swiglu_alpha", "linear_conv_kernel_dim", "use_conv_bias", "conv_kernel", "time_step_min",
             "layer_norm_epsilon", "use_sliding_window", "hidden_activation", "no_rope_layer_interval",
             "num_nextn_predict_layers", "router_aux_loss_coef", "chunk_size", "moe_latent_size", "time_step_limit"]
-# Keys that Lehr refuses in most families, and that some class reads.
-RARE = [{"attention_bias": True}, {"mlp_bias": True}, {"hidden_act": "gelu"}, {"use_sliding_window": True},
-        {"attention_dropout": 0.1}, {"final_logit_softcapping": 5.0}, {"attn_logit_softcapping": 5.0},
-        {"use_bias": True}, {"mamba_proj_bias": True}, {"mlp_hidden_act": "silu"}, {"partial_rotary_factor": 0.5},
-        {"hidden_activation": "silu"}, {"tie_word_embeddings": True}]
+# Keys that Lehr refuses in most families, and that some class reads; with the first ones, transformers may fail.
+MAY_FAIL = [{"mlp_bias": True}, {"hidden_act": "gelu"}, {"attention_dropout": 0.1}, {"final_logit_softcapping": 5.0},
+            {"attn_logit_softcapping": 5.0}, {"use_bias": True}, {"mamba_proj_bias": True}, {"mlp_hidden_act": "silu"},
+            {"partial_rotary_factor": 0.5}, {"hidden_activation": "silu"}]
+RARE = MAY_FAIL + [{"attention_bias": True}, {"use_sliding_window": True}, {"tie_word_embeddings": True}]
 
 
 def put_head(rng, family, c):
@@ -352,5 +355,7 @@ def draw(rng, family):
     for key in MAY_LACK:
         if key in c and chance(rng, 0.15):
             del c[key]
+    if "use_sliding_window" not in c and family in ("qwen2", "qwen3"):
+        c.pop("layer_types", None)  # whose windows would have no size
     put_head(rng, family, c)
     return c

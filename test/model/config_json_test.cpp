@@ -201,6 +201,12 @@ TEST(ConfigJson, GivesAbsentWindowsAndPositionsTheValuesOfTransformers) {
   windowed = bare;
   windowed.emplace_back("max_window_layers", "6");
   EXPECT_EQ(sliding(written(qwen2_family(), windowed)), "ffffffss");
+  EXPECT_EQ(sliding(written(qwen3_dense_family(), windowed)), "ffffffff") << "without use_sliding_window";
+  windowed.emplace_back("use_sliding_window", "true");
+  EXPECT_EQ(sliding(written(qwen3_dense_family(), windowed)), "ffffffss");
+  EXPECT_EQ(written(qwen3_dense_family(), windowed).at("sliding_window").as_int(), 4096);
+  EXPECT_EQ(written(qwen3_moe_family(), windowed).at("sliding_window").as_int(), 4096) << "in all layers";
+  EXPECT_TRUE(written(qwen3_moe_family(), {{"sliding_window", "5"}}).at("sliding_window").is_null());
 }
 
 // Keys of published files that change nothing, and keys that do and are not implemented.
@@ -219,7 +225,12 @@ TEST(ConfigJson, AcceptsKeysWithoutEffectAndNamesTheOthers) {
   const std::string flat = R"({"rope_type": "default", "rope_theta": 5})";
   for (const auto& [family, key, value, message] :
        std::vector<std::tuple<descriptor::ModelFamily, std::string, std::string, std::string>>{
-           {qwen3_dense_family(), "layer_types", R"(["sliding_attention"])", "full_attention in every layer"},
+           {llama3_family(), "layer_types", R"(["sliding_attention"])", "full_attention in every layer"},
+           {qwen3_moe_family(), "layer_types", R"(["sliding_attention"])", "full_attention in every layer"},
+           {qwen3_dense_family(),
+            "layer_types",
+            R"(["full_attention"])",
+            "expected one per layer (8, num_hidden_layers"},
            {smollm3_family(), "mlp_bias", "true", "expected false"},
            {smollm3_family(), "no_rope_layers", "[1]", "expected one per layer (8, num_hidden_layers), found 1"},
            {olmo3_family(), "layer_types", R"(["full_attention"])", "expected one per layer (8, num_hidden_layers)"},

@@ -52,6 +52,7 @@ inline constexpr double kRoutedScalingFactor = 1.5, kPartialRotaryFactor = 0.7;
 /// Whether a layer has the window kWindow.
 inline bool slides(const std::string& model_type, int64_t layer) {
   return model_type == "mistral" || model_type == "mixtral" || (model_type == "qwen2" && layer >= 2) ||
+         (model_type == "qwen3" && layer >= 5) || (model_type == "smollm3" && layer % 2 == 1) ||
          ((model_type == "olmo3" || model_type == "gemma3_text" || model_type == "gpt_oss") && layer % 2 == 0);
 }
 
@@ -207,6 +208,7 @@ inline std::string own_keys(const std::string& model_type, int64_t layers) {
   const std::string biases = has_attention_bias(model_type) ? R"("attention_bias": true, )" : "";
   return model_type == "mistral" ? window
          : model_type == "qwen2" ? window + R"("use_sliding_window": true, "max_window_layers": 2, )"
+         : model_type == "qwen3" ? window + R"("use_sliding_window": true, "max_window_layers": 5, )"
          : model_type == "smollm3"
              ? window + fmt::format(R"("use_sliding_window": true, "no_rope_layers": [{}], )", rotary)
          : model_type == "olmo3"       ? window + ropes + biases

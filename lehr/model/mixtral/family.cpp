@@ -11,10 +11,6 @@
 namespace lehr::model {
 
 namespace {
-LayerPattern with_window(std::optional<int64_t> window) {
-  return window ? LayerPattern{.sliding_window = window, .sliding = {true}} : LayerPattern{};
-}
-
 struct Family {
   static constexpr const char* kModelType = "mixtral";
   static constexpr const char* kArchitecture = "Mixtral";
