@@ -129,7 +129,10 @@ void read_layer_ropes(
     }
   }
   Rope of_full{.theta = double_or(config, "rope_theta", full.theta), .scaling = full.scaling};
-  Rope of_sliding{.theta = double_or(config, sliding_key, sliding.theta), .scaling = sliding.scaling};
+  Rope of_sliding = sliding;
+  if (sliding_key != nullptr) {
+    of_sliding.theta = double_or(config, sliding_key, sliding.theta);
+  }
   if (const Node* table = rope_table(config, kFull)) {
     of_full = read_rope_table(*table, of_full.theta, positions);
   }

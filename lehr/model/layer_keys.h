@@ -24,8 +24,8 @@ void read_qwen_windows(const Node& config, DecoderConfig& shape);
 void write_qwen_windows(const DecoderConfig& shape, Node& node);
 
 /// Reads the rotary positions of models whose sliding layers have their own: rope_parameters with a table for each kind
-/// of layer, or rope_theta, rope_scaling (of the full layers) and `sliding_key` (the base of the sliding layers). Bases
-/// that config.json lacks are those of `full` and `sliding`.
+/// of layer, or rope_theta, rope_scaling (of the full layers) and `sliding_key` (the base of the sliding layers; null
+/// if they have no key). Bases that config.json lacks are those of `full` and `sliding`.
 void read_layer_ropes(
     const Node& config, const Rope& full, const Rope& sliding, const char* sliding_key, DecoderConfig& shape);
 

@@ -162,6 +162,8 @@ def olmo3(rng, c):
     if chance(rng, 0.6):
         c["layer_types"] = layer_types(rng, c)
     put_layer_ropes(rng, c, width, [100.0, 500000.0], None)
+    if chance(rng, 0.3):
+        c["rope_local_base_freq"] = 100.0  # which the class does not read
 
 
 def gemma3(rng, c):
@@ -234,6 +236,9 @@ def deepseek_v3(rng, c):
           "qk_nope_head_dim": rng.randrange(1, 8), "qk_rope_head_dim": rotary, "v_head_dim": rng.randrange(1, 9),
           "attention_bias": rng.choice([False, True]), "rope_interleave": rng.choice([True, True, False])}
     put_rope(rng, c, rotary)
+    table = c.get("rope_scaling") or c.get("rope_parameters")
+    if table and chance(rng, 0.5):
+        table.setdefault("mscale_all_dim", rng.choice([0.7, 1.0]))  # of other types than YaRN, too
     put_first_dense(rng, c)
     if chance(rng, 0.3):
         c |= {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1, "ep_size": 1}

@@ -176,6 +176,9 @@ TEST(ConfigJson, GivesAbsentWindowsAndPositionsTheValuesOfTransformers) {
   EXPECT_EQ(olmo.at("sliding_window").as_int(), 4096);
   EXPECT_EQ(olmo.at("rope_theta").as_double(), 500000);
   EXPECT_EQ(olmo.at("eos_token_id").as_int(), 50279);
+  Changes local = bare;
+  local.emplace_back("rope_local_base_freq", "7");
+  EXPECT_EQ(to_json(written(olmo3_family(), local)), to_json(olmo)) << "a key of Gemma 3";
   // Scaling is that of full layers.
   Changes scaled = bare;
   scaled.emplace_back("rope_scaling", R"({"rope_type": "linear", "factor": 2})");

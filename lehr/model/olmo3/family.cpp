@@ -36,7 +36,7 @@ struct Family {
         config.origin(),
         kTheta,
         double_or(config, "rope_theta", kTheta));
-    read_layer_ropes(config, {.theta = kTheta}, {.theta = kTheta}, "rope_local_base_freq", shape);
+    read_layer_ropes(config, {.theta = kTheta}, {.theta = kTheta}, nullptr, shape);
   }
 
   static void write(const DecoderConfig& shape, Node& node) {
