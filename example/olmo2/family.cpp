@@ -1,7 +1,5 @@
 #include "family.h"
 
-#include <array>
-
 #include "lehr/model/define_decoder_family.h"
 
 template class lehr::model::DecoderImpl<olmo2::Olmo2Layer, olmo2::Olmo2LayerParameters>;
@@ -17,7 +15,7 @@ struct Family {
   static constexpr descriptor::DecoderForm kForm{.qk_norm = true, .qk_norm_width = nn::QKNormWidth::full};
   // Of transformers' Olmo2Config, whose rms_norm_eps is not DecoderConfig's either.
   static constexpr int64_t kEosToken = 50279;
-  static constexpr std::array kRequiredKeys{"rms_norm_eps"};
+  static constexpr double kNormEps = 1e-5;
 };
 
 descriptor::ModelFamily olmo2_family() {

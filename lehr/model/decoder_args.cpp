@@ -1,6 +1,7 @@
 #include "lehr/model/decoder_args.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "lehr/base/error.h"
 #include "lehr/nn/moe.h"
@@ -16,6 +17,17 @@ bool is_layer(const std::string& name) {
 }
 }  // namespace
 
+void require_keys(const Node& config, std::span<const char* const> keys) {
+  const Node* blocks = config.find("block_configs");
+  if (blocks != nullptr && !blocks->is_null()) {
+    return;
+  }
+  for (const std::string_view key : keys) {
+    const bool found = !config.at(std::string(key)).is_null() || key == "num_key_value_heads";  // the number of heads
+    require(found, "{}: {}: expected a value, found null", config.origin(), key);
+  }
+}
+
 descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderConfig& config) {
   form.vocab_size = config.vocab_size;
   form.hidden_size = config.hidden_size;
@@ -23,6 +35,7 @@ descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderCo
   form.head_dim = config.head_dim;
   form.qk_norm = form.qk_norm || config.qk_norm;
   form.qkv_bias = form.qkv_bias || config.qkv_bias;
+  form.output_bias = form.output_bias || config.output_bias;
   form.head_rows = config.head == descriptor::Head::causal_lm ? config.vocab_size
                    : descriptor::is_classifier(config.head)   ? config.num_labels
                                                               : 0;

@@ -5,6 +5,7 @@
 #include "lehr/base/error.h"
 #include "lehr/config/node.h"
 #include "lehr/descriptor/model_args.h"
+#include "lehr/model/config_values.h"
 #include "lehr/model/decoder_blocks.h"
 #include "lehr/model/decoder_config.h"
 #include "lehr/model/decoder_descriptor.h"
@@ -20,6 +21,9 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
 
 /// Returns `form`, which has the family's flags, with the sizes of the config.
 descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderConfig& config);
+
+/// Throws a usage error for a key that is absent, or null unless it is num_key_value_heads (then the number of heads).
+void require_keys(const Node& config, std::span<const char* const> keys);
 
 /// The name of the only segment of a vocabulary that is not split.
 inline constexpr const char* kWholeVocabulary = "default";
@@ -67,8 +71,9 @@ using BackboneOf =
 /// `Family` has kModelType, kArchitecture (such as "Qwen3") and Layer (a module holder). It may have
 /// - static layer_parameters(const DecoderConfig&), if its layers are not built from DenseLayerParameters;
 /// - kRequiredKeys, names of keys without which its config.json is refused: keys whose default in transformers is not
-///   the one of DecoderConfig::from_hf, unless block_configs has the sizes of layers;
+///   the one of DecoderConfig::from_hf, unless block_configs has the sizes of layers; of null, see require_keys;
 /// - kBosToken and kEosToken, the tokens of a config.json without these keys; null says that there are none;
+/// - kNormEps, the rms_norm_eps of a config.json without it;
 /// - kForm, a DecoderForm with the flags of its sub-blocks, which enables closed-form accounting of its models;
 /// - kOwnKeys, names of keys that DecoderConfig::from_hf would refuse or misread, and static read(const Node& config,
 ///   DecoderConfig& shape), which reads them and sets defaults of its own; static write(const DecoderConfig&, Node&),
@@ -123,6 +128,10 @@ class DecoderArgs : public descriptor::ModelArgs {
         where,
         Family::kModelType);
     check_mtp(config_, where);
+    require(
+        !config_.output_bias || requires(LayerParameters p) { p.output_bias; },
+        "{}attention_bias: expected false, found true; this is not supported",
+        where);
     require(
         kLayersMayDiffer<LayerParameters> || config_.block_configs.empty(),
         "{}block_configs: models of type {} do not support layers that differ",
@@ -341,12 +350,7 @@ class DecoderDescriptor : public DecoderNames {
 template <class Family>
 DecoderConfig read_config(const Node& config) {
   if constexpr (requires { Family::kRequiredKeys; }) {
-    const Node* blocks = config.find("block_configs");
-    for (const char* key : Family::kRequiredKeys) {
-      if (blocks == nullptr || blocks->is_null()) {
-        require(!config.at(key).is_null(), "{}: {}: expected a value, found null", config.origin(), key);
-      }
-    }
+    require_keys(config, Family::kRequiredKeys);
   }
   std::span<const char* const> own_keys;
   if constexpr (requires { Family::kOwnKeys; }) {
@@ -360,6 +364,9 @@ DecoderConfig read_config(const Node& config) {
     if (config.find("eos_token_id") == nullptr) {
       shape.eos_token_id = {Family::kEosToken};
     }
+  }
+  if constexpr (requires { Family::kNormEps; }) {
+    shape.rms_norm_eps = double_or(config, "rms_norm_eps", Family::kNormEps);
   }
   if constexpr (requires { Family::read(config, shape); }) {
     Family::read(config, shape);

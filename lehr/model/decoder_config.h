@@ -46,7 +46,8 @@ struct DecoderConfig {
   std::optional<MoEConfig> moe = {};      ///< For families with experts.
   /// One block config per layer if layers differ; empty if the fields above describe all layers.
   std::vector<descriptor::BlockConfig> block_configs = {};
-  bool qkv_bias = false;                       ///< Biases of the query, key and value projections.
+  bool qkv_bias = false;                       ///< Biases of the query, key and value projections,
+  bool output_bias = false;                    ///< and of the output projection.
   std::optional<double> attention_scale = {};  ///< Factor on the scores; 1 / sqrt(head_dim) if unset.
   LayerPattern pattern = {};                   ///< Windows, and layers without rotary positions.
   std::optional<Rope> sliding_rope = {};       ///< Of layers with a window, if it is not rope_theta, rope_scaling.

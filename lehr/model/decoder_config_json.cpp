@@ -31,7 +31,7 @@ void refuse_unsupported(const Node& config, OwnKeys own_keys) {
   if (act != nullptr && act->as_string() != "silu") {
     refuse("hidden_act", act->as_string(), "silu");
   }
-  for (const char* key : {"attention_bias", "mlp_bias", "use_sliding_window"}) {
+  for (const char* key : {"mlp_bias", "use_sliding_window"}) {
     if (!contains(own_keys, key) && bool_or(config, key, false)) {
       refuse(key, "true", "false");
     }
@@ -152,6 +152,9 @@ DecoderConfig DecoderConfig::from_hf(const Node& config, std::span<const char* c
   c.tie_word_embeddings = bool_or(config, "tie_word_embeddings", false);
   if (!contains(own_keys, "rope_parameters")) {
     read_rope(config, contains(own_keys, "partial_rotary_factor"), c);
+  }
+  if (!contains(own_keys, "attention_bias")) {
+    c.qkv_bias = c.output_bias = bool_or(config, "attention_bias", false);
   }
   c.bos_token_id = optional_int(config, "bos_token_id");
   c.pad_token_id = optional_int(config, "pad_token_id");
@@ -281,7 +284,7 @@ Node to_hf(
   Node architectures = Node::make_list();
   architectures.push_back(Node(architecture_prefix + suffix_of(c.head)));
   node.set("architectures", architectures);
-  node.set("attention_bias", Node(false));
+  node.set("attention_bias", Node(c.output_bias));
   node.set("attention_dropout", Node(0.0));
   if (!c.block_configs.empty()) {
     node.set("block_configs", descriptor::write_block_configs(c.block_configs));

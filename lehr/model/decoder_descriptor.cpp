@@ -84,6 +84,7 @@ DecoderConfig one_layer(DecoderConfig shape, const BlockConfig& block) {
   shape.head = descriptor::Head::causal_lm;
   shape.num_hidden_layers = 1;
   shape.block_configs = {block};
+  shape.qkv_bias = shape.output_bias = true;
   if (shape.moe) {
     shape.moe->expert_bias = true;
   }

@@ -2,11 +2,13 @@
 
 #include "lehr/model/config_values.h"
 #include "lehr/model/decoder_limits.h"
+#include "lehr/model/rope_config.h"
 
 namespace lehr::model {
 
 // Absent keys are those of transformers' DeepseekV3Config, if that has a value which most models share.
 LatentAttentionConfig LatentAttentionConfig::from_hf(const Node& config) {
+  const Node* rope = rope_table_of(config);
   return {
       .q_lora_rank = config.find("q_lora_rank") == nullptr ? 1536 : optional_int(config, "q_lora_rank"),
       .kv_lora_rank = config.at("kv_lora_rank").as_int(),
@@ -14,7 +16,8 @@ LatentAttentionConfig LatentAttentionConfig::from_hf(const Node& config) {
       .qk_rope_head_dim = config.at("qk_rope_head_dim").as_int(),
       .v_head_dim = config.at("v_head_dim").as_int(),
       .rope_interleave = bool_or(config, "rope_interleave", true),
-      .attention_bias = bool_or(config, "attention_bias", false)};
+      .attention_bias = bool_or(config, "attention_bias", false),
+      .mscale_all_dim = rope == nullptr ? 0 : double_or(*rope, "mscale_all_dim", 0)};
 }
 
 void LatentAttentionConfig::to_hf(Node& config) const {
@@ -25,6 +28,10 @@ void LatentAttentionConfig::to_hf(Node& config) const {
   config.set("v_head_dim", Node(v_head_dim));
   config.set("rope_interleave", Node(rope_interleave));
   config.set("attention_bias", Node(attention_bias));
+  Node* rope = config.find("rope_scaling");
+  if (mscale_all_dim != 0 && rope != nullptr && !rope->is_null()) {
+    rope->set("mscale_all_dim", Node(mscale_all_dim));
+  }
 }
 
 void LatentAttentionConfig::check(const std::string& where) const {

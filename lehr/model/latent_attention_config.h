@@ -18,6 +18,8 @@ struct LatentAttentionConfig {
   int64_t v_head_dim = 0;
   bool rope_interleave = true;  ///< Neighbours are rotated together, not the halves of a head.
   bool attention_bias = false;
+  double mscale_all_dim = 0;  ///< Of RoPE scaling of any type, not only YaRN: if not 0, the scale of the scores is
+                              ///< multiplied by the square of nn::yarn_mscale.
 
   /// Width of a query or key head.
   int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }

@@ -3,6 +3,7 @@
 #include "lehr/base/error.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/decoder_config.h"
+#include "lehr/model/decoder_limits.h"
 #include "lehr/model/rope_config.h"
 
 namespace lehr::model {
@@ -54,6 +55,7 @@ std::optional<std::vector<bool>> read_layer_types(const Node& config, int64_t nu
   if (types == nullptr || types->is_null()) {
     return std::nullopt;
   }
+  require_size(config.origin() + ": ", "num_hidden_layers", num_hidden_layers, kMostLayers);
   require(
       static_cast<int64_t>(types->items().size()) == num_hidden_layers,
       "{}: layer_types: expected one per layer ({}, num_hidden_layers), found {}",
@@ -85,6 +87,33 @@ void write_layer_types(const DecoderConfig& shape, Node& node) {
   node.set("sliding_window", shape.pattern.sliding_window ? Node(*shape.pattern.sliding_window) : Node());
 }
 
+void read_qwen_windows(const Node& config, DecoderConfig& shape) {
+  const auto types = read_layer_types(config, shape.num_hidden_layers);
+  if (bool_or(config, "use_sliding_window", false)) {
+    shape.pattern.sliding_window =
+        config.find("sliding_window") == nullptr ? 4096 : optional_int(config, "sliding_window");
+  }
+  if (types) {
+    shape.pattern.sliding = *types;
+  } else if (shape.pattern.sliding_window) {
+    require_size(config.origin() + ": ", "num_hidden_layers", shape.num_hidden_layers, kMostLayers);
+    const int64_t first = int_or(config, "max_window_layers", 28);
+    for (int64_t layer = 0; layer < shape.num_hidden_layers; ++layer) {
+      shape.pattern.sliding.push_back(layer >= first);
+    }
+  }
+}
+
+void write_qwen_windows(const DecoderConfig& shape, Node& node) {
+  int64_t first = 0;  // layer_types overrides it, which older versions do not read
+  while (first < shape.num_hidden_layers && !shape.pattern.slides(first)) {
+    ++first;
+  }
+  write_layer_types(shape, node);
+  node.set("max_window_layers", Node(first));
+  node.set("use_sliding_window", Node(shape.pattern.sliding_window.has_value()));
+}
+
 void read_layer_ropes(
     const Node& config, const Rope& full, const Rope& sliding, const char* sliding_key, DecoderConfig& shape) {
   const int64_t positions = shape.max_position_embeddings;
@@ -100,7 +129,10 @@ void read_layer_ropes(
     }
   }
   Rope of_full{.theta = double_or(config, "rope_theta", full.theta), .scaling = full.scaling};
-  Rope of_sliding{.theta = double_or(config, sliding_key, sliding.theta), .scaling = sliding.scaling};
+  Rope of_sliding = sliding;
+  if (sliding_key != nullptr) {
+    of_sliding.theta = double_or(config, sliding_key, sliding.theta);
+  }
   if (const Node* table = rope_table(config, kFull)) {
     of_full = read_rope_table(*table, of_full.theta, positions);
   }

@@ -18,9 +18,14 @@ std::optional<std::vector<bool>> read_layer_types(const Node& config, int64_t nu
 /// Writes layer_types and sliding_window.
 void write_layer_types(const DecoderConfig& shape, Node& node);
 
+/// Reads the windows of Qwen2 and Qwen3: with use_sliding_window, layers from max_window_layers on have sliding_window
+/// tokens, or those of layer_types.
+void read_qwen_windows(const Node& config, DecoderConfig& shape);
+void write_qwen_windows(const DecoderConfig& shape, Node& node);
+
 /// Reads the rotary positions of models whose sliding layers have their own: rope_parameters with a table for each kind
-/// of layer, or rope_theta, rope_scaling (of the full layers) and `sliding_key` (the base of the sliding layers). Bases
-/// that config.json lacks are those of `full` and `sliding`.
+/// of layer, or rope_theta, rope_scaling (of the full layers) and `sliding_key` (the base of the sliding layers; null
+/// if they have no key). Bases that config.json lacks are those of `full` and `sliding`.
 void read_layer_ropes(
     const Node& config, const Rope& full, const Rope& sliding, const char* sliding_key, DecoderConfig& shape);
 

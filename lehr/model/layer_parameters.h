@@ -22,7 +22,8 @@ struct DenseLayerParameters {
   bool attention_linear = false;    ///< The layer has an nn::LinearSubblock in place of the attention.
   bool ffn_linear = false;          ///< The layer has an nn::LinearSubblock in place of the SwiGLU.
   // Passed to the attention of a layer by attention_parameters.
-  bool qkv_bias = false;                       ///< Biases of the query, key and value projections.
+  bool qkv_bias = false;                       ///< Biases of the query, key and value projections,
+  bool output_bias = false;                    ///< and of the output projection.
   std::optional<double> attention_scale = {};  ///< Factor on the scores; 1 / sqrt(head_dim) if unset.
   LayerPattern pattern = {};                   ///< Windows, and layers without rotary positions.
 };
@@ -37,10 +38,8 @@ nn::GroupedQueryAttentionParameters attention_parameters(const LayerParameters& 
       .head_dim = params.head_dim,
       .init = nn::Init::normal(params.initializer_range)};
   if constexpr (requires { params.pattern; }) {
-    if (params.qkv_bias) {
-      attention.attention_bias = true;
-      attention.output_bias = false;
-    }
+    attention.attention_bias = params.qkv_bias;
+    attention.output_bias = params.output_bias;
     attention.scale = params.attention_scale;
     attention.sliding_window = params.pattern.window(layer);
     if (!params.pattern.rotates(layer)) {
@@ -48,7 +47,6 @@ nn::GroupedQueryAttentionParameters attention_parameters(const LayerParameters& 
     }
   }
   if constexpr (requires { params.sinks; }) {
-    attention.output_bias = params.output_bias;
     attention.sinks = params.sinks;
   }
   if constexpr (requires { params.rotary_dim; }) {
@@ -70,6 +68,7 @@ inline DenseLayerParameters dense_layer_parameters(const DecoderConfig& config) 
       .head_dim = config.head_dim,
       .initializer_range = config.initializer_range,
       .qkv_bias = config.qkv_bias,
+      .output_bias = config.output_bias,
       .attention_scale = config.attention_scale,
       .pattern = config.pattern};
 }

@@ -14,6 +14,10 @@ LayerPattern LayerPattern::shifted(int64_t count) const {
   return result;
 }
 
+LayerPattern with_window(std::optional<int64_t> window) {
+  return window ? LayerPattern{.sliding_window = window, .sliding = {true}} : LayerPattern{};
+}
+
 std::vector<bool> all_but_every(int64_t interval) {
   std::vector<bool> marked(static_cast<size_t>(interval), true);
   marked.back() = false;

@@ -30,6 +30,9 @@ struct LayerPattern {
   LayerPattern shifted(int64_t count) const;
 };
 
+/// A pattern in which all layers have the window, or none without one.
+LayerPattern with_window(std::optional<int64_t> window);
+
 /// A pattern that marks all layers but every `interval`-th.
 std::vector<bool> all_but_every(int64_t interval);
 

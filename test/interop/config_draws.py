@@ -106,27 +106,29 @@ def window(rng):
 
 def llama(rng, c):
     put_rope(rng, c, put_heads(rng, c, fits=True, null=True))
-    c |= {"attention_bias": False, "mlp_bias": False, "pretraining_tp": 1}
+    c |= {"attention_bias": rng.choice([True, False]), "mlp_bias": False, "pretraining_tp": 1}
 
 
-def qwen2(rng, c):
-    put_rope(rng, c, put_heads(rng, c))
+def put_last_windows(rng, c):
     if chance(rng, 0.6):
         c |= {"use_sliding_window": True, "sliding_window": window(rng), "max_window_layers": rng.randrange(0, 5)}
     else:
         c |= {"use_sliding_window": False, "sliding_window": rng.choice([None, 4]), "max_window_layers": 1}
     if c["use_sliding_window"] and chance(rng, 0.4):
         c["layer_types"] = layer_types(rng, c)
+
+
+def qwen2(rng, c):
+    put_rope(rng, c, put_heads(rng, c))
+    put_last_windows(rng, c)
     if chance(rng, 0.2):
         c["attention_bias"] = rng.choice([True, False])  # which the class does not read
 
 
 def qwen3(rng, c):
     put_rope(rng, c, put_heads(rng, c, always=True))
-    c |= {"use_sliding_window": False, "sliding_window": rng.choice([None, 4]), "max_window_layers": 1,
-          "attention_bias": False}
-    if chance(rng, 0.2):
-        c["layer_types"] = [FULL] * c["num_hidden_layers"]
+    put_last_windows(rng, c)
+    c["attention_bias"] = rng.choice([True, False])
 
 
 def mistral(rng, c):
@@ -136,7 +138,7 @@ def mistral(rng, c):
 
 def smollm3(rng, c):
     put_rope(rng, c, put_heads(rng, c))
-    c |= {"pad_token_id": 0, "attention_bias": False, "mlp_bias": False}
+    c |= {"pad_token_id": 0, "attention_bias": rng.choice([True, False]), "mlp_bias": False}
     if chance(rng, 0.5):
         c["no_rope_layers"] = [rng.randrange(2) for _ in range(c["num_hidden_layers"] + rng.choice([0, 0, 2]))]
     else:
@@ -151,21 +153,23 @@ def smollm3(rng, c):
 
 def olmo2(rng, c):
     put_rope(rng, c, put_heads(rng, c))
-    c |= {"attention_bias": False, "pad_token_id": 0}
+    c |= {"attention_bias": rng.choice([True, False]), "pad_token_id": 0}
 
 
 def olmo3(rng, c):
     width = put_heads(rng, c)
-    c |= {"attention_bias": False, "pad_token_id": 0, "sliding_window": window(rng)}
+    c |= {"attention_bias": rng.choice([True, False]), "pad_token_id": 0, "sliding_window": window(rng)}
     if chance(rng, 0.6):
         c["layer_types"] = layer_types(rng, c)
     put_layer_ropes(rng, c, width, [100.0, 500000.0], None)
+    if chance(rng, 0.3):
+        c["rope_local_base_freq"] = 100.0  # which the class does not read
 
 
 def gemma3(rng, c):
     width = put_heads(rng, c, fits=True, always=True)
     c |= {"query_pre_attn_scalar": rng.choice([width, 1, 7, 256]), "hidden_activation": "gelu_pytorch_tanh",
-          "sliding_window": window(rng), "attention_bias": False, "attn_logit_softcapping": None,
+          "sliding_window": window(rng), "attention_bias": rng.choice([True, False]), "attn_logit_softcapping": None,
           "final_logit_softcapping": None, "pad_token_id": 0}
     del c["hidden_act"]
     if chance(rng, 0.5):
@@ -184,7 +188,8 @@ def put_experts(rng, c, key="num_experts"):
 def put_sparse_layers(rng, c):
     put_experts(rng, c)
     c |= {"moe_intermediate_size": rng.randrange(2, 12), "norm_topk_prob": rng.choice([True, False]),
-          "decoder_sparse_step": rng.choice([1, 1, 2, 3]), "mlp_only_layers": rng.choice([[], None, [0], [1]])}
+          "decoder_sparse_step": rng.choice([1, 1, 2, 3]),
+          "mlp_only_layers": rng.choice([[], None, [0], [c["num_hidden_layers"] - 1]])}
 
 
 def grows_or_yarn(c):
@@ -204,7 +209,8 @@ def mixtral(rng, c):
 def qwen3_moe(rng, c):
     put_rope(rng, c, put_heads(rng, c))
     put_sparse_layers(rng, c)
-    c |= {"use_sliding_window": False, "sliding_window": None, "max_window_layers": 1, "attention_bias": False}
+    c |= {"use_sliding_window": rng.choice([True, False]), "sliding_window": rng.choice([None, window(rng)]),
+          "max_window_layers": 1, "attention_bias": rng.choice([True, False])}
 
 
 def put_groups(rng, c):
@@ -230,6 +236,9 @@ def deepseek_v3(rng, c):
           "qk_nope_head_dim": rng.randrange(1, 8), "qk_rope_head_dim": rotary, "v_head_dim": rng.randrange(1, 9),
           "attention_bias": rng.choice([False, True]), "rope_interleave": rng.choice([True, True, False])}
     put_rope(rng, c, rotary)
+    table = c.get("rope_scaling") or c.get("rope_parameters")
+    if table and chance(rng, 0.5):
+        table.setdefault("mscale_all_dim", rng.choice([0.7, 1.0]))  # of other types than YaRN, too
     put_first_dense(rng, c)
     if chance(rng, 0.3):
         c |= {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1, "ep_size": 1}
@@ -308,7 +317,7 @@ CLASS = {"qwen2": "Qwen2", "smollm3": "SmolLM3", "gemma3_text": "Gemma3", "qwen3
 NO_CLASSIFIER = {"glm4_moe", "nemotron_h"}
 NO_TOKEN_CLASSIFIER = NO_CLASSIFIER | {"olmo2", "olmo3", "gemma3_text"}
 # Where null is the number of heads.
-NULL_KEY_VALUE_HEADS = {"llama", "olmo2", "olmo3", "deepseek_v3"}
+NULL_KEY_VALUE_HEADS = {"llama", "qwen2", "qwen3", "smollm3", "olmo2", "olmo3", "deepseek_v3"}
 # Keys whose defaults fit all configs.
 MAY_LACK = ["rms_norm_eps", "hidden_act", "tie_word_embeddings", "sliding_window", "layer_types", "max_window_layers",
             "attention_bias", "mlp_bias", "norm_topk_prob", "routed_scaling_factor", "n_shared_experts",
@@ -316,11 +325,11 @@ MAY_LACK = ["rms_norm_eps", "hidden_act", "tie_word_embeddings", "sliding_window
             "swiglu_limit", "swiglu_alpha", "linear_conv_kernel_dim", "use_conv_bias", "conv_kernel", "time_step_min",
             "layer_norm_epsilon", "use_sliding_window", "hidden_activation", "no_rope_layer_interval",
             "num_nextn_predict_layers", "router_aux_loss_coef", "chunk_size", "moe_latent_size", "time_step_limit"]
-# Keys that Lehr refuses in most families, and that some class reads.
-RARE = [{"attention_bias": True}, {"mlp_bias": True}, {"hidden_act": "gelu"}, {"use_sliding_window": True},
-        {"attention_dropout": 0.1}, {"final_logit_softcapping": 5.0}, {"attn_logit_softcapping": 5.0},
-        {"use_bias": True}, {"mamba_proj_bias": True}, {"mlp_hidden_act": "silu"}, {"partial_rotary_factor": 0.5},
-        {"hidden_activation": "silu"}, {"tie_word_embeddings": True}]
+# Keys that Lehr refuses in most families, and that some class reads; with the first ones, transformers may fail.
+MAY_FAIL = [{"mlp_bias": True}, {"hidden_act": "gelu"}, {"attention_dropout": 0.1}, {"final_logit_softcapping": 5.0},
+            {"attn_logit_softcapping": 5.0}, {"use_bias": True}, {"mamba_proj_bias": True}, {"mlp_hidden_act": "silu"},
+            {"partial_rotary_factor": 0.5}, {"hidden_activation": "silu"}]
+RARE = MAY_FAIL + [{"attention_bias": True}, {"use_sliding_window": True}, {"tie_word_embeddings": True}]
 
 
 def put_head(rng, family, c):
@@ -351,5 +360,7 @@ def draw(rng, family):
     for key in MAY_LACK:
         if key in c and chance(rng, 0.15):
             del c[key]
+    if "use_sliding_window" not in c and family in ("qwen2", "qwen3"):
+        c.pop("layer_types", None)  # whose windows would have no size
     put_head(rng, family, c)
     return c

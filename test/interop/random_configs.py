@@ -31,7 +31,7 @@ from make_family_references import float32_is_float64, published, randomize, wit
 # Keys that may be refused; a refusal of another one fails.
 REFUSED = {"attention_bias", "mlp_bias", "hidden_act", "hidden_activation", "use_sliding_window", "partial_rotary_factor",
            "attention_dropout", "final_logit_softcapping", "attn_logit_softcapping", "use_bias", "mlp_hidden_act",
-           "tie_word_embeddings", "rope_theta", "sliding_window", "type", "truncate", "rms_norm_eps"}
+           "tie_word_embeddings", "rope_theta", "sliding_window", "type", "truncate"}
 lehr = os.path.abspath(sys.argv[1])
 cases = int(sys.argv[2]) if len(sys.argv) > 2 else 40
 seed = int(os.environ.get("LEHR_TEST_SEED", "1"))
@@ -209,7 +209,7 @@ def main():
         try:
             wrong, key = check(case, rng, folder, config)
         except Exception as error:  # of transformers, whose classes check little and fail anywhere
-            rare = any(keys.items() <= config.items() for keys in config_draws.RARE)
+            rare = any(keys.items() <= config.items() for keys in config_draws.MAY_FAIL)
             wrong = "" if rare else f"transformers: {type(error).__name__}: {str(error)[:600]}"
             key = "a failure of transformers" if rare else ""
         refused[f"{family}: {key}"] += key != ""

@@ -5,6 +5,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/config/json.h"
+#include "lehr/descriptor/block_table.h"
 #include "lehr/model/gemma3/family.h"
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/mistral/family.h"
@@ -42,15 +43,49 @@ std::string problem_with(const descriptor::ModelFamily& family, const Changes& c
 
 // For a missing key, transformers' class has a default of its own; with another one here, it would be another model.
 TEST(ConfigJson, NamesTheKeyThatAConfigLacks) {
-  for (const char* key : {"head_dim", "num_key_value_heads", "hidden_size", "vocab_size"}) {
+  for (const char* key : {"head_dim", "hidden_size", "vocab_size"}) {
     EXPECT_EQ(problem_with(qwen3_dense_family(), {{key, "absent"}}), fmt::format("config.json: '{}' is missing", key));
     EXPECT_THAT(
         problem_with(qwen3_dense_family(), {{key, "null"}}), StartsWith(fmt::format("config.json: {}: expected", key)));
   }
-  for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "num_key_value_heads"}) {
+  for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size"}) {
     EXPECT_EQ(problem_with(qwen3_moe_family(), {{key, "absent"}}), fmt::format("config.json: '{}' is missing", key));
     EXPECT_THAT(
         problem_with(qwen3_moe_family(), {{key, "null"}}), StartsWith(fmt::format("config.json: {}: expected", key)));
+  }
+}
+
+// Without the key, their classes have numbers of their own; null is the number of heads in every class that takes it.
+TEST(ConfigJson, WithNullForKeyValueHeadsHasAsManyAsHeads) {
+  for (const auto& family : {qwen2_family(), qwen3_dense_family(), smollm3_family(), mistral_family()}) {
+    const int64_t heads = family.from_flavor("debugmodel")->to_hf_config("float32").at("num_attention_heads").as_int();
+    const Node written = with(family, {{"num_key_value_heads", "null"}})->to_hf_config("float32");
+    EXPECT_EQ(written.at("num_key_value_heads").as_int(), heads) << family.name;
+    EXPECT_EQ(
+        problem_with(family, {{"num_key_value_heads", "absent"}}), "config.json: 'num_key_value_heads' is missing");
+  }
+}
+
+// In transformers' classes it means those of queries, keys and values, and of the output.
+TEST(ConfigJson, AttentionBiasGivesEachProjectionABias) {
+  for (const auto& family :
+       {llama3_family(),
+        qwen3_dense_family(),
+        qwen3_moe_family(),
+        olmo2_family(),
+        olmo3_family(),
+        smollm3_family(),
+        gemma3_family()}) {
+    const auto args = with(family, {{"attention_bias", "true"}});
+    const auto names = args->state_map(descriptor::ExpertLayout::per_expert).input_names();
+    for (const char* projection : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
+      const std::string bias = fmt::format("model.layers.1.self_attn.{}.bias", projection);
+      EXPECT_THAT(names, ::testing::Contains(bias)) << family.name;
+    }
+    EXPECT_TRUE(args->to_hf_config("float32").at("attention_bias").as_bool()) << family.name;
+    EXPECT_EQ(
+        descriptor::blocks_of(*args, {}).account.total().num_parameters, args->get_nparams_and_flops(8).num_parameters)
+        << family.name;
   }
 }
 
@@ -76,6 +111,8 @@ TEST(ConfigJson, GivesAbsentKeysTheValuesOfTransformers) {
   EXPECT_EQ(llama.at("rope_theta").as_double(), 10000);
   EXPECT_EQ(llama.at("rms_norm_eps").as_double(), 1e-6);
   EXPECT_FALSE(llama.at("tie_word_embeddings").as_bool());
+  EXPECT_EQ(written(olmo2_family(), {{"rms_norm_eps", "absent"}}).at("rms_norm_eps").as_double(), 1e-5);
+  EXPECT_EQ(written(olmo3_family(), {{"rms_norm_eps", "absent"}}).at("rms_norm_eps").as_double(), 1e-5);
   // null says that there are none; Qwen3's class has none without the keys either.
   EXPECT_TRUE(written(llama3_family(), {{"eos_token_id", "null"}}).at("eos_token_id").is_null());
   EXPECT_TRUE(written(qwen3_dense_family(), {{"eos_token_id", "absent"}}).at("eos_token_id").is_null());
@@ -139,6 +176,9 @@ TEST(ConfigJson, GivesAbsentWindowsAndPositionsTheValuesOfTransformers) {
   EXPECT_EQ(olmo.at("sliding_window").as_int(), 4096);
   EXPECT_EQ(olmo.at("rope_theta").as_double(), 500000);
   EXPECT_EQ(olmo.at("eos_token_id").as_int(), 50279);
+  Changes local = bare;
+  local.emplace_back("rope_local_base_freq", "7");
+  EXPECT_EQ(to_json(written(olmo3_family(), local)), to_json(olmo)) << "a key of Gemma 3";
   // Scaling is that of full layers.
   Changes scaled = bare;
   scaled.emplace_back("rope_scaling", R"({"rope_type": "linear", "factor": 2})");
@@ -164,6 +204,12 @@ TEST(ConfigJson, GivesAbsentWindowsAndPositionsTheValuesOfTransformers) {
   windowed = bare;
   windowed.emplace_back("max_window_layers", "6");
   EXPECT_EQ(sliding(written(qwen2_family(), windowed)), "ffffffss");
+  EXPECT_EQ(sliding(written(qwen3_dense_family(), windowed)), "ffffffff") << "without use_sliding_window";
+  windowed.emplace_back("use_sliding_window", "true");
+  EXPECT_EQ(sliding(written(qwen3_dense_family(), windowed)), "ffffffss");
+  EXPECT_EQ(written(qwen3_dense_family(), windowed).at("sliding_window").as_int(), 4096);
+  EXPECT_EQ(written(qwen3_moe_family(), windowed).at("sliding_window").as_int(), 4096) << "in all layers";
+  EXPECT_TRUE(written(qwen3_moe_family(), {{"sliding_window", "5"}}).at("sliding_window").is_null());
 }
 
 // Keys of published files that change nothing, and keys that do and are not implemented.
@@ -182,23 +228,25 @@ TEST(ConfigJson, AcceptsKeysWithoutEffectAndNamesTheOthers) {
   const std::string flat = R"({"rope_type": "default", "rope_theta": 5})";
   for (const auto& [family, key, value, message] :
        std::vector<std::tuple<descriptor::ModelFamily, std::string, std::string, std::string>>{
-           {qwen3_dense_family(), "layer_types", R"(["sliding_attention"])", "full_attention in every layer"},
-           {smollm3_family(), "attention_bias", "true", "expected false"},
+           {llama3_family(), "layer_types", R"(["sliding_attention"])", "full_attention in every layer"},
+           {qwen3_moe_family(), "layer_types", R"(["sliding_attention"])", "full_attention in every layer"},
+           {qwen3_dense_family(),
+            "layer_types",
+            R"(["full_attention"])",
+            "expected one per layer (8, num_hidden_layers"},
            {smollm3_family(), "mlp_bias", "true", "expected false"},
            {smollm3_family(), "no_rope_layers", "[1]", "expected one per layer (8, num_hidden_layers), found 1"},
            {olmo3_family(), "layer_types", R"(["full_attention"])", "expected one per layer (8, num_hidden_layers)"},
            {olmo3_family(), "sliding_window", "null", "expected a number of tokens"},
            {olmo3_family(), "rope_parameters", flat, "expected a table full_attention and a table sliding_attention"},
            {qwen2_family(), "use_sliding_window", "false", "expected a number of tokens"},
-           {gemma3_family(), "attention_bias", "true", "expected false"},
            {gemma3_family(), "hidden_activation", R"("gelu")", "expected gelu_pytorch_tanh"},
            {gemma3_family(), "final_logit_softcapping", "30", "expected null"},
            {gemma3_family(), "use_bidirectional_attention", "true", "expected false"},
            {gemma3_family(), "query_pre_attn_scalar", "0", "expected a positive number"},
            {gemma3_family(), "sliding_window_pattern", "0", "expected a positive number"},
            {gemma3_family(), "sliding_window", "0", "expected a positive number"},
-           {gemma3_family(), "attn_logit_softcapping", "50", "expected null"},
-           {qwen2_family(), "num_key_value_heads", "absent", "is missing"}}) {
+           {gemma3_family(), "attn_logit_softcapping", "50", "expected null"}}) {
     EXPECT_THAT(
         problem_with(family, {{key, value}}), AllOf(StartsWith("config.json: "), HasSubstr(key), HasSubstr(message)))
         << family.name;

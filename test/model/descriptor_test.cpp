@@ -73,6 +73,8 @@ TEST(WeightGroups, EqualTheReference) {
        "self_attn.o_proj.weight"});
   const Names qk_norm = layer({"self_attn.q_norm.weight", "self_attn.k_norm.weight"});
   const Names biases = layer({"self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"});
+  const Names all_biases =
+      layer({"self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias", "self_attn.o_proj.bias"});
   const Names ffn =
       layer({"post_attention_layernorm.weight", "mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight"});
   const Names experts = layer(
@@ -121,12 +123,7 @@ TEST(WeightGroups, EqualTheReference) {
        "mlp.gate.weight",
        "mlp.experts.gate_up_proj",
        "mlp.experts.down_proj"});
-  const Names gpt_oss_attention = layer(
-      {"self_attn.q_proj.bias",
-       "self_attn.k_proj.bias",
-       "self_attn.v_proj.bias",
-       "self_attn.o_proj.bias",
-       "self_attn.sinks"});
+  const Names sinks = layer({"self_attn.sinks"});
   const Names gpt_oss_experts = layer(
       {"mlp.router.weight",
        "mlp.router.bias",
@@ -147,23 +144,23 @@ TEST(WeightGroups, EqualTheReference) {
     return a;
   };
   const std::map<std::string, std::pair<Names, Names>> table{
-      {"llama3", {attention, ffn}},
-      {"qwen3", {together(attention, qk_norm), ffn}},
+      {"llama3", {together(attention, all_biases), ffn}},
+      {"qwen3", {together(together(attention, qk_norm), all_biases), ffn}},
       {"olmo2", {together(own_attention, qk_norm), own_ffn}},
       {"olmo3", {together(own_attention, qk_norm), own_ffn}},
       {"mistral", {attention, ffn}},
-      {"smollm3", {attention, ffn}},
+      {"smollm3", {together(attention, all_biases), ffn}},
       {"qwen2", {together(attention, biases), ffn}},
       {"gemma3",
        {together(together(attention, qk_norm), layer({"post_attention_layernorm.weight"})),
         together(own_ffn, layer({"pre_feedforward_layernorm.weight"}))}},
       {"mixtral", {attention, together(ffn, mixtral_experts)}},
-      {"gpt_oss", {together(attention, gpt_oss_attention), together(ffn, gpt_oss_experts)}},
+      {"gpt_oss", {together(together(attention, all_biases), sinks), together(ffn, gpt_oss_experts)}},
       {"deepseek_v3", {latent_attention, together(together(ffn, experts), shared_experts)}},
       {"qwen3_next",
        {together(together(attention, qk_norm), gated_delta_net), together(together(ffn, experts), gated_expert)}},
       {"glm4_moe", {together(together(attention, qk_norm), biases), together(together(ffn, experts), shared_experts)}},
-      {"qwen3_moe", {together(attention, qk_norm), together(ffn, experts)}}};
+      {"qwen3_moe", {together(together(attention, qk_norm), all_biases), together(ffn, experts)}}};
   for (const auto& [family, halves] : table) {
     Names all{"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"};
     all = together(together(all, halves.second), halves.first);

@@ -52,13 +52,18 @@ inline constexpr double kRoutedScalingFactor = 1.5, kPartialRotaryFactor = 0.7;
 /// Whether a layer has the window kWindow.
 inline bool slides(const std::string& model_type, int64_t layer) {
   return model_type == "mistral" || model_type == "mixtral" || (model_type == "qwen2" && layer >= 2) ||
-         (model_type == "smollm3" && layer % 2 == 1) ||
+         (model_type == "qwen3" && layer >= 5) || (model_type == "smollm3" && layer % 2 == 1) ||
          ((model_type == "olmo3" || model_type == "gemma3_text" || model_type == "gpt_oss") && layer % 2 == 0);
 }
 
 /// The window of a layer; 0: none.
 inline int64_t window_of(const std::string& model_type, int64_t layer, const LayerShape& shape) {
   return shape.window > 0 ? shape.window : slides(model_type, layer) ? kWindow : 0;
+}
+
+/// Whether config.json has attention_bias. (Without rotary positions, as in SmolLM3, biases of keys have no gradient.)
+inline bool has_attention_bias(const std::string& model_type) {
+  return model_type == "llama" || model_type == "olmo3" || model_type == "gemma3_text";
 }
 
 /// Whether a layer has gated DeltaNet for its attention.
@@ -200,13 +205,15 @@ inline std::string own_keys(const std::string& model_type, int64_t layers) {
       types,
       kRopeBase,
       kSlidingRopeBase);
+  const std::string biases = has_attention_bias(model_type) ? R"("attention_bias": true, )" : "";
   return model_type == "mistral" ? window
          : model_type == "qwen2" ? window + R"("use_sliding_window": true, "max_window_layers": 2, )"
+         : model_type == "qwen3" ? window + R"("use_sliding_window": true, "max_window_layers": 5, )"
          : model_type == "smollm3"
              ? window + fmt::format(R"("use_sliding_window": true, "no_rope_layers": [{}], )", rotary)
-         : model_type == "olmo3"       ? window + ropes
-         : model_type == "gemma3_text" ? window + ropes + R"("query_pre_attn_scalar": 5, )"
-                                       : "";
+         : model_type == "olmo3"       ? window + ropes + biases
+         : model_type == "gemma3_text" ? window + ropes + biases + R"("query_pre_attn_scalar": 5, )"
+                                       : biases;
 }
 
 /// num_key_value_heads of config.json, which block configs may change.

@@ -92,12 +92,14 @@ class Heterogeneous : public ::testing::TestWithParam<HeterogeneousCase> {
   // Weights of the norms of queries and keys, biases, and sinks.
   static int64_t vectors_of_attention(const LayerShape& layer) {
     const std::string& type = GetParam().model_type;
-    return type == "llama" || type == "mistral" || type == "mixtral" || type == "smollm3" ? 0
-           : type == "gpt_oss"           ? kHeadDim * (kHeads + 2 * layer.kv_heads) + kHidden + kHeads
-           : type == "qwen2"             ? kHeadDim * (kHeads + 2 * layer.kv_heads)
-           : type == "glm4_moe"          ? kHeadDim * (kHeads + 2 * layer.kv_heads) + 2 * kHeadDim
-           : kind_of(type).norm_over_all ? kHeadDim * (kHeads + layer.kv_heads)
-                                         : 2 * kHeadDim;
+    const int64_t of_projections = kHeadDim * (kHeads + 2 * layer.kv_heads);
+    const int64_t biases = has_attention_bias(type) || type == "gpt_oss" ? of_projections + kHidden
+                           : type == "qwen2" || type == "glm4_moe"       ? of_projections
+                                                                         : 0;
+    return type == "llama" || type == "mistral" || type == "mixtral" || type == "smollm3" || type == "qwen2" ? biases
+           : type == "gpt_oss"           ? biases + kHeads
+           : kind_of(type).norm_over_all ? biases + kHeadDim * (kHeads + layer.kv_heads)
+                                         : biases + 2 * kHeadDim;
   }
 
   // Biases of an expert.

@@ -3,7 +3,10 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include "lehr/config/json.h"
+#include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
 #include "lehr/model/glm4_moe/family.h"
 #include "lehr/model/gpt_oss/family.h"
@@ -11,6 +14,7 @@
 #include "lehr/model/olmo3/family.h"
 #include "lehr/model/qwen3_next/family.h"
 #include "test/model/changed_config.h"
+#include "test/shard/one_device.h"
 
 namespace lehr::model {
 namespace {
@@ -69,6 +73,37 @@ TEST(RopeConfig, ReadsTheRotatedPartWhereItIsSaid) {
           {"rope_scaling", "absent"}, {"rope_parameters", "absent"}, {"partial_rotary_factor", "1"}, {name, table}};
       EXPECT_EQ(written(family, changes).at("partial_rotary_factor").as_double(), 0.5) << family.name << " " << name;
     }
+  }
+}
+
+// In transformers, the scores have the factor of YaRN with every type of scaling: as if queries were larger.
+TEST(RopeConfig, MscaleAllDimOfDeepseekScalesTheScores) {
+  const at::NoGradGuard no_grad;
+  const auto args_of = [](const std::string& scaling) {
+    const Changes changes{
+        {"num_hidden_layers", "1"}, {"first_k_dense_replace", "1"}, {"vocab_size", "32"}, {"rope_scaling", scaling}};
+    return test::changed(deepseek_v3_family(), config_of(deepseek_v3_family()), changes);
+  };
+  const auto logits = [&](const std::string& scaling, double factor_of_queries) {
+    const auto model = args_of(scaling)->build({});
+    shard::test::make_real(*model);
+    for (const auto& [name, parameter] : nn::named_parameters(*model)) {
+      if (name.ends_with("self_attn.q_b_proj.weight")) {
+        parameter->value().mul_(factor_of_queries);
+      }
+    }
+    return model->logits(model->forward({.input_ids = at::arange(9).unsqueeze(0)}).hidden_states);
+  };
+  const std::string factors = R"("factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0)";
+  const double mscale = 0.1 * 0.7 * std::log(2.0) + 1;
+  for (const char* type : {"linear", "dynamic", "llama3", "yarn", "default"}) {
+    const bool is_default = std::string_view(type) == "default";
+    const std::string plain = fmt::format(R"({{"rope_type": "{}", {})", type, factors);
+    const std::string with_factor = plain + R"(, "mscale_all_dim": 0.7})";
+    const double squared = is_default ? 1 : mscale * mscale;
+    shard::test::expect_near(type, logits(with_factor, 1), logits(plain + "}", squared), logits(plain + "}", squared));
+    const Node written = args_of(with_factor)->to_hf_config("float32").at("rope_scaling");
+    EXPECT_TRUE(is_default || written.at("mscale_all_dim").as_double() == 0.7) << type;
   }
 }
 

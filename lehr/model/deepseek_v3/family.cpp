@@ -14,14 +14,22 @@ namespace lehr::model {
 template class DecoderImpl<DeepseekV3Layer, DeepseekV3LayerParameters>;
 
 namespace {
-// With mscale_all_dim, YaRN also makes the softmax sharper.
+double factor_of(const nn::RopeScaling& scaling) {
+  const auto factor = [](const auto& of_type) {
+    if constexpr (requires { of_type.factor; }) {
+      return of_type.factor;
+    }
+    return 1.0;
+  };
+  return std::visit(factor, scaling);
+}
+
+// With mscale_all_dim, RoPE scaling also makes the softmax sharper.
 std::optional<double> scale_of(const DecoderConfig& config, const LatentAttentionConfig& attention) {
-  const auto* yarn = std::get_if<nn::YarnRopeScaling>(&config.rope_scaling);
-  const double all_dim = yarn != nullptr ? yarn->mscale_all_dim.value_or(0) : 0;
-  if (all_dim == 0) {
+  if (attention.mscale_all_dim == 0) {
     return std::nullopt;
   }
-  const double mscale = nn::yarn_mscale(yarn->factor, all_dim);
+  const double mscale = nn::yarn_mscale(factor_of(config.rope_scaling), attention.mscale_all_dim);
   return mscale * mscale / std::sqrt(static_cast<double>(attention.qk_head_dim()));
 }
 
@@ -121,7 +129,8 @@ DecoderConfig published() {
               .kv_lora_rank = 512,
               .qk_nope_head_dim = 128,
               .qk_rope_head_dim = 64,
-              .v_head_dim = 128},
+              .v_head_dim = 128,
+              .mscale_all_dim = 1},
       .num_nextn_predict_layers = 1};
 }
 

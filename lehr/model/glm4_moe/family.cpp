@@ -18,6 +18,7 @@ struct Family {
   static constexpr MtpNames kMtpNames = MtpNames::following_layers;
   using Layer = Glm4MoELayer;
   static constexpr descriptor::DecoderForm kForm{};
+  static constexpr double kNormEps = 1e-5;
   static constexpr std::array kRequiredKeys{
       "num_experts_per_tok", "moe_intermediate_size", "n_routed_experts", "num_key_value_heads"};
   static constexpr std::array kOwnKeys{"attention_bias", "num_experts_per_tok", "partial_rotary_factor"};
@@ -28,7 +29,6 @@ struct Family {
     auto params = mixture_parameters(config);
     params.shared_expert_intermediate_size = moe.shared_expert_width();
     params.qk_norm = config.qk_norm;
-    params.qkv_bias = config.qkv_bias;
     params.rotary_dim = config.rotary_dim();
     return params;
   }
@@ -40,9 +40,6 @@ struct Family {
     shape.qkv_bias = bool_or(config, "attention_bias", false);
     shape.qk_norm = bool_or(config, "use_qk_norm", false);
     shape.partial_rotary_factor = read_partial_rotary_factor(config, 0.5);
-    if (config.find("rms_norm_eps") == nullptr) {
-      shape.rms_norm_eps = 1e-5;
-    }
   }
 
   static void write(const DecoderConfig& shape, Node& node) {

@@ -23,6 +23,7 @@ struct Family {
   static constexpr const char* kArchitecture = "GptOss";
   using Layer = GptOssLayer;
   static constexpr descriptor::DecoderForm kForm{.attention_sinks = true, .ffn_bias = true, .router_bias = true};
+  static constexpr double kNormEps = 1e-5;
   static constexpr std::array kRequiredKeys{"num_experts_per_tok", "num_key_value_heads", "head_dim"};
   // The second and third are not read by transformers' class.
   static constexpr std::array kOwnKeys{"attention_bias", "mlp_bias", "use_sliding_window", "layer_types"};
@@ -31,16 +32,12 @@ struct Family {
     auto params = mixture_parameters(config);
     check_uniform_experts(value_of(config.moe, "experts"), kModelType);
     params.qk_norm = false;
-    params.qkv_bias = params.output_bias = config.qkv_bias;
     params.sinks = true;
     return params;
   }
 
   static void read(const Node& config, DecoderConfig& shape) {
-    shape.qkv_bias = bool_or(config, "attention_bias", true);
-    if (config.find("rms_norm_eps") == nullptr) {
-      shape.rms_norm_eps = 1e-5;
-    }
+    shape.qkv_bias = shape.output_bias = bool_or(config, "attention_bias", true);
     shape.rope_theta = read_rope_theta(config, kTheta);
     const Node* parameters = config.find("rope_parameters");
     if (rope_table_of(config) == nullptr && (parameters == nullptr || parameters->is_null())) {
@@ -65,7 +62,6 @@ struct Family {
     const ops::SwiGLUClamp clamp = value_of(moe.experts.clamp, "swiglu_limit");
     write_uniform_experts(moe, !shape.block_configs.empty(), node);
     write_layer_types(shape, node);
-    node.set("attention_bias", Node(shape.qkv_bias));
     node.set("swiglu_alpha", Node(clamp.alpha));
     node.set("swiglu_limit", Node(clamp.limit));
     if (node.at("rope_scaling").is_null()) {  // which would be YaRN
@@ -91,12 +87,6 @@ class GptOssArgs : public DecoderArgs<Family> {
           where,
           layer);
     }
-  }
-
-  std::optional<descriptor::DecoderForm> decoder_form() const override {
-    descriptor::DecoderForm form = with_sizes(Family::kForm, config());
-    form.qkv_bias = form.output_bias = config().qkv_bias;
-    return form;
   }
 
   state::StateMap state_map(descriptor::ExpertLayout layout) const override {
@@ -143,6 +133,7 @@ DecoderConfig published(const Size& size) {
               .router = {.gate_bias = true},
               .experts = {.bias = true, .clamp = ops::SwiGLUClamp{}}},
       .qkv_bias = true,
+      .output_bias = true,
       .pattern = {.sliding_window = 128, .sliding = {true, false}}};
 }
 

@@ -10,11 +10,6 @@ namespace lehr::model {
 LEHR_DEFINE_DECODER_FAMILY(Mistral, mistral)
 
 namespace {
-// All layers have the window, or none.
-LayerPattern with_window(std::optional<int64_t> window) {
-  return window ? LayerPattern{.sliding_window = window, .sliding = {true}} : LayerPattern{};
-}
-
 struct Family {
   static constexpr const char* kModelType = "mistral";
   static constexpr const char* kArchitecture = "Mistral";

@@ -11,16 +11,13 @@
 namespace lehr::model {
 
 namespace {
-LayerPattern with_window(std::optional<int64_t> window) {
-  return window ? LayerPattern{.sliding_window = window, .sliding = {true}} : LayerPattern{};
-}
-
 struct Family {
   static constexpr const char* kModelType = "mixtral";
   static constexpr const char* kArchitecture = "Mixtral";
   using Layer = MixtralLayer;
   static constexpr descriptor::DecoderForm kForm{};
   static constexpr int64_t kBosToken = 1, kEosToken = 2;
+  static constexpr double kNormEps = 1e-5;
   static constexpr std::array kRequiredKeys{"num_experts_per_tok", "num_key_value_heads"};
   // transformers' class reads none of these.
   static constexpr std::array kOwnKeys{"attention_bias", "mlp_bias", "use_sliding_window", "layer_types"};
@@ -38,9 +35,6 @@ struct Family {
         "{}: router_jitter_noise: expected 0, found another value; this is not supported",
         config.origin());
     shape.pattern = with_window(optional_int(config, "sliding_window"));
-    if (config.find("rms_norm_eps") == nullptr) {
-      shape.rms_norm_eps = 1e-5;
-    }
     shape.rope_theta = read_rope_theta(config, 1e6);
     if (shape.moe) {  // else layer_parameters names the missing key
       set_uniform_experts(*shape.moe);

@@ -1,7 +1,5 @@
 #include "lehr/model/olmo2/family.h"
 
-#include <array>
-
 #include "lehr/model/define_decoder_family.h"
 
 namespace lehr::model {
@@ -15,8 +13,8 @@ struct Family {
   static constexpr const char* kArchitecture = "Olmo2";
   using Layer = Olmo2Layer;
   static constexpr descriptor::DecoderForm kForm{.qk_norm = true, .qk_norm_width = nn::QKNormWidth::full};
-  static constexpr int64_t kEosToken = 50279;                 // of transformers' Olmo2Config,
-  static constexpr std::array kRequiredKeys{"rms_norm_eps"};  // whose eps is not DecoderConfig's either
+  static constexpr int64_t kEosToken = 50279;  // of transformers' Olmo2Config,
+  static constexpr double kNormEps = 1e-5;     // whose eps is not DecoderConfig's either
 };
 
 struct Size {

@@ -20,7 +20,7 @@ struct Family {
   using Layer = Olmo3Layer;
   static constexpr descriptor::DecoderForm kForm{.qk_norm = true, .qk_norm_width = nn::QKNormWidth::full};
   static constexpr int64_t kEosToken = 50279;
-  static constexpr std::array kRequiredKeys{"rms_norm_eps"};
+  static constexpr double kNormEps = 1e-5;
   static constexpr std::array kOwnKeys{"layer_types", "rope_parameters"};
 
   // Only full layers have rope_scaling.
@@ -36,7 +36,7 @@ struct Family {
         config.origin(),
         kTheta,
         double_or(config, "rope_theta", kTheta));
-    read_layer_ropes(config, {.theta = kTheta}, {.theta = kTheta}, "rope_local_base_freq", shape);
+    read_layer_ropes(config, {.theta = kTheta}, {.theta = kTheta}, nullptr, shape);
   }
 
   static void write(const DecoderConfig& shape, Node& node) {

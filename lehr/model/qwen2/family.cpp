@@ -2,8 +2,6 @@
 
 #include <array>
 
-#include "lehr/model/config_values.h"
-#include "lehr/model/decoder_limits.h"
 #include "lehr/model/define_decoder_family.h"
 #include "lehr/model/layer_keys.h"
 
@@ -23,31 +21,10 @@ struct Family {
 
   static void read(const Node& config, DecoderConfig& shape) {
     shape.qkv_bias = true;
-    const auto types = read_layer_types(config, shape.num_hidden_layers);
-    if (bool_or(config, "use_sliding_window", false)) {
-      shape.pattern.sliding_window =
-          config.find("sliding_window") == nullptr ? 4096 : optional_int(config, "sliding_window");
-    }
-    if (types) {
-      shape.pattern.sliding = *types;
-    } else if (shape.pattern.sliding_window) {
-      require_size(config.origin() + ": ", "num_hidden_layers", shape.num_hidden_layers, kMostLayers);
-      const int64_t first = int_or(config, "max_window_layers", 28);
-      for (int64_t layer = 0; layer < shape.num_hidden_layers; ++layer) {
-        shape.pattern.sliding.push_back(layer >= first);
-      }
-    }
+    read_qwen_windows(config, shape);
   }
 
-  static void write(const DecoderConfig& shape, Node& node) {
-    int64_t first = 0;  // layer_types overrides it, which older versions do not read
-    while (first < shape.num_hidden_layers && !shape.pattern.slides(first)) {
-      ++first;
-    }
-    write_layer_types(shape, node);
-    node.set("max_window_layers", Node(first));
-    node.set("use_sliding_window", Node(first < shape.num_hidden_layers));
-  }
+  static void write(const DecoderConfig& shape, Node& node) { write_qwen_windows(shape, node); }
 };
 
 struct Size {

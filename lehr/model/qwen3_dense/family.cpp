@@ -3,6 +3,7 @@
 #include <array>
 
 #include "lehr/model/define_decoder_family.h"
+#include "lehr/model/layer_keys.h"
 
 namespace lehr::model {
 
@@ -16,6 +17,10 @@ struct Family {
   using Layer = Qwen3DenseLayer;
   static constexpr descriptor::DecoderForm kForm{.qk_norm = true};
   static constexpr std::array kRequiredKeys{"head_dim", "num_key_value_heads"};
+  static constexpr std::array kOwnKeys{"use_sliding_window", "layer_types"};
+
+  static void read(const Node& config, DecoderConfig& shape) { read_qwen_windows(config, shape); }
+  static void write(const DecoderConfig& shape, Node& node) { write_qwen_windows(shape, node); }
 };
 
 struct Size {

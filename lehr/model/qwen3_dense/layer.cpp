@@ -4,12 +4,12 @@
 
 namespace lehr::model {
 
-Qwen3DenseLayerImpl::Qwen3DenseLayerImpl(const Qwen3DenseLayerParameters& params) {
+Qwen3DenseLayerImpl::Qwen3DenseLayerImpl(const Qwen3DenseLayerParameters& params, int64_t layer_index) {
   const auto init = nn::Init::normal(params.initializer_range);
   if (params.attention_linear) {
     declare_module("self_attn", linear_attn, nn::LinearSubblock("linear_attn", params.hidden_size, init));
   } else if (!params.attention_no_op) {
-    auto attention = attention_parameters(params);
+    auto attention = attention_parameters(params, layer_index);
     attention.qk_norm_eps = params.rms_norm_eps;
     declare_module("self_attn", self_attn, nn::GroupedQueryAttention(attention));
   }

@@ -14,7 +14,7 @@ using Qwen3DenseLayerParameters = DenseLayerParameters;
 /// https://arxiv.org/abs/2505.09388).
 class Qwen3DenseLayerImpl : public nn::Module {
  public:
-  explicit Qwen3DenseLayerImpl(const Qwen3DenseLayerParameters& params);
+  explicit Qwen3DenseLayerImpl(const Qwen3DenseLayerParameters& params, int64_t layer_index = 0);
 
   /// Maps hidden states (B, T, H) to hidden states (B, T, H).
   at::Tensor forward(

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "lehr/base/error.h"
+#include "lehr/model/config_values.h"
 #include "lehr/model/define_decoder_family.h"
 
 namespace lehr::model {
@@ -32,6 +33,8 @@ Qwen3MoELayerParameters mixture_parameters(const DecoderConfig& config) {
       .initializer_range = config.initializer_range,
       .router = moe.router,
       .experts = moe.experts,
+      .qkv_bias = config.qkv_bias,
+      .output_bias = config.output_bias,
       .pattern = config.pattern};
 }
 
@@ -42,8 +45,23 @@ struct Family {
   using Layer = Qwen3MoELayer;
   static constexpr descriptor::DecoderForm kForm{.qk_norm = true};
   static constexpr std::array kRequiredKeys{"num_experts_per_tok", "moe_intermediate_size", "num_key_value_heads"};
+  static constexpr std::array kOwnKeys{"use_sliding_window"};
 
   static Qwen3MoELayerParameters layer_parameters(const DecoderConfig& config) { return mixture_parameters(config); }
+
+  // All layers have the window, unlike in Qwen3's dense models.
+  static void read(const Node& config, DecoderConfig& shape) {
+    if (bool_or(config, "use_sliding_window", false)) {
+      const bool absent = config.find("sliding_window") == nullptr;
+      shape.pattern = with_window(absent ? 4096 : optional_int(config, "sliding_window"));
+    }
+  }
+
+  static void write(const DecoderConfig& shape, Node& node) {
+    const auto window = shape.pattern.window(0);
+    node.set("sliding_window", window ? Node(*window) : Node());
+    node.set("use_sliding_window", Node(window.has_value()));
+  }
 };
 
 struct Size {

@@ -34,11 +34,11 @@ struct Qwen3MoELayerParameters {
   nn::ExpertOptions experts = {};
   int64_t shared_expert_intermediate_size = 0;  ///< Inner width of a shared expert without a gate; 0: none.
   // Passed to the attention of a layer by attention_parameters.
-  bool qkv_bias = false;                       ///< Biases of the query, key and value projections.
+  bool qkv_bias = false;                       ///< Biases of the query, key and value projections,
+  bool output_bias = false;                    ///< and of the output projection.
   std::optional<double> attention_scale = {};  ///< Factor on the scores; 1 / sqrt(head_dim) if unset.
   LayerPattern pattern = {};                   ///< Windows, and layers without rotary positions.
   std::optional<int64_t> rotary_dim = {};      ///< Leading elements of a head that are rotated; all if unset.
-  bool output_bias = false;                    ///< A bias of the output projection.
   bool sinks = false;                          ///< Attention sinks: a learned logit per head.
 
   /// True if layer `layer` (from 0) has experts.
