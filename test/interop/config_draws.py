@@ -256,21 +256,39 @@ def glm4_moe(rng, c):
     c |= {"use_qk_norm": rng.choice([True, False]), "attention_bias": rng.choice([True, False])}
 
 
-def qwen3_next(rng, c):
+def put_delta_net(rng, c):
     width = put_heads(rng, c, always=True)
     partial = rng.choice([None, 0.5, 0.25, 1.0])
     if width * (partial or 0.25) % 2:
         partial = 1.0
     put_rope(rng, c, int(width * (partial or 0.25)), partial)
-    put_sparse_layers(rng, c)
     keys = rng.randrange(1, 4)
     c |= {"linear_num_key_heads": keys, "linear_num_value_heads": keys * rng.randrange(1, 4),
           "linear_key_head_dim": rng.randrange(1, 9), "linear_value_head_dim": rng.randrange(1, 9),
-          "linear_conv_kernel_dim": rng.randrange(1, 5), "shared_expert_intermediate_size": rng.randrange(1, 9)}
+          "linear_conv_kernel_dim": rng.randrange(1, 5)}
     if chance(rng, 0.5):
         c["layer_types"] = layer_types(rng, c, LINEAR)
     else:
         c["full_attention_interval"] = rng.randrange(1, 5)
+
+
+def qwen3_next(rng, c):
+    put_delta_net(rng, c)
+    put_sparse_layers(rng, c)
+    c["shared_expert_intermediate_size"] = rng.randrange(1, 9)
+
+
+def qwen3_5(rng, c):
+    put_delta_net(rng, c)
+    c |= {"attn_output_gate": True, "mtp_num_hidden_layers": rng.choice([0, 1])}
+
+
+def qwen3_5_moe(rng, c):
+    qwen3_5(rng, c)
+    put_experts(rng, c)
+    c["shared_expert_intermediate_size"] = rng.randrange(1, 9)
+    if chance(rng, 0.7):
+        del c["intermediate_size"]
 
 
 def nemotron_h(rng, c):
@@ -309,12 +327,14 @@ def gpt_oss(rng, c):
 
 FAMILIES = {"llama": llama, "qwen2": qwen2, "qwen3": qwen3, "mistral": mistral, "smollm3": smollm3, "olmo2": olmo2,
             "olmo3": olmo3, "gemma3_text": gemma3, "mixtral": mixtral, "qwen3_moe": qwen3_moe,
-            "deepseek_v3": deepseek_v3, "glm4_moe": glm4_moe, "qwen3_next": qwen3_next, "nemotron_h": nemotron_h,
+            "deepseek_v3": deepseek_v3, "glm4_moe": glm4_moe, "qwen3_next": qwen3_next, "qwen3_5_text": qwen3_5,
+            "qwen3_5_moe_text": qwen3_5_moe, "nemotron_h": nemotron_h,
             "gpt_oss": gpt_oss}
 CLASS = {"qwen2": "Qwen2", "smollm3": "SmolLM3", "gemma3_text": "Gemma3", "qwen3_moe": "Qwen3Moe",
-         "deepseek_v3": "DeepseekV3", "glm4_moe": "Glm4Moe", "qwen3_next": "Qwen3Next", "nemotron_h": "NemotronH",
+         "deepseek_v3": "DeepseekV3", "glm4_moe": "Glm4Moe", "qwen3_next": "Qwen3Next", "qwen3_5_text": "Qwen3_5",
+         "qwen3_5_moe_text": "Qwen3_5Moe", "nemotron_h": "NemotronH",
          "gpt_oss": "GptOss"}
-NO_CLASSIFIER = {"glm4_moe", "nemotron_h"}
+NO_CLASSIFIER = {"glm4_moe", "nemotron_h", "qwen3_5_text", "qwen3_5_moe_text"}
 NO_TOKEN_CLASSIFIER = NO_CLASSIFIER | {"olmo2", "olmo3", "gemma3_text"}
 # Where null is the number of heads.
 NULL_KEY_VALUE_HEADS = {"llama", "qwen2", "qwen3", "smollm3", "olmo2", "olmo3", "deepseek_v3"}

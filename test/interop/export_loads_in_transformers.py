@@ -15,8 +15,9 @@ root = Path(__file__).resolve().parents[2]
 try:
     import torch
     from safetensors.torch import save_file
-    from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification,
-                              AutoModelForTokenClassification, AutoTokenizer, GenerationConfig)
+    from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText,
+                              AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer,
+                              GenerationConfig)
 except ImportError as missing:
     run_there_or_skip(missing, "torch, transformers and safetensors")
 
@@ -105,6 +106,8 @@ for name in ("qwen2", "mistral", "smollm3", "olmo2", "olmo3", "gemma3"):
 same("Mixtral", train("mixtral", name="mixtral"))
 same("GLM-4.5", train("glm4_moe", name="glm4_moe", head_dim=12))
 same("Qwen3-Next", train("qwen3_next", name="qwen3_next", head_dim=16, layers=4))
+same("Qwen3.5", train("qwen3_5", name="qwen3_5", head_dim=16, layers=4))
+same("Qwen3.5 with experts", train("qwen3_5_moe", name="qwen3_5_moe", head_dim=16, layers=4))
 same("Nemotron-H", train("nemotron_h", name="nemotron_h", head_dim=16, layers=4))
 same("Nemotron-H with experts",
      train("nemotron_h_moe", name="nemotron_h", flavor="debugmodel_moe", head_dim=16, layers=4))
@@ -161,6 +164,25 @@ for name in ("qwen3", "llama3"):
     torch.nn.init.normal_(random.score.bias)
     random.save_pretrained(work / f"{name}_of_transformers")
     same_tokens(f"{type(model).__name__} of transformers", work / f"{name}_of_transformers")
+
+# A model of texts and images, as Qwen3.5 is published: Lehr computes what transformers computes from texts.
+vision = {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "out_hidden_size": 24, "patch_size": 2,
+          "num_position_embeddings": 4}
+for name in ("qwen3_5", "qwen3_5_moe"):
+    text = AutoConfig.from_pretrained(work / name / "checkpoints/step-4")
+    text.architectures = None
+    torch.manual_seed(1)
+    whole = AutoModelForImageTextToText.from_config(
+        AutoConfig.for_model(name, text_config=text.to_dict(), vision_config=vision)).float().eval()
+    whole.save_pretrained(work / f"{name}_whole")
+    ids = torch.randint(1, 250, (2, 21))
+    with torch.no_grad():
+        expected = {"input_ids": ids, "logits": whole(ids).logits}
+    save_file(expected, work / f"{name}_whole" / "oracle.safetensors")
+    done = subprocess.run([lehr, "verify", "--model", work / f"{name}_whole", "--atol", "1e-5"], capture_output=True,
+                          text=True)
+    assert done.returncode == 0, f"{name}:\n{done.stdout}{done.stderr}"
+    print(f"{name} of texts and images: {done.stdout.strip().splitlines()[-1]} (allowed 1e-5)")
 
 folder = train("bpe", tokenizer=tokenizer_folder, vocab=151936, shard=5)
 same("Qwen3 with Qwen3's tokenizer, in shards", folder)

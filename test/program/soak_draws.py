@@ -18,7 +18,7 @@ FAMILIES = {
     "qwen3": {}, "llama3": {}, "mistral": {}, "olmo2": {}, "smollm3": {}, "gemma3": {},
     "qwen3_moe": EXPERTS, "mixtral": EXPERTS, "gpt_oss": EXPERTS, "glm4_moe": {**EXPERTS, "expert_bias": "true"},
     "deepseek_v3": {**EXPERTS, "expert_bias": "true", "num_key_value_heads": 8, "head_dim": 16},
-    "qwen3_next": {**EXPERTS, "head_dim": 8}, "nemotron_h": {},
+    "qwen3_next": {**EXPERTS, "head_dim": 8}, "qwen3_5": {"head_dim": 8}, "nemotron_h": {},
 }
 AXES = {"pp": "pipeline_parallel", "dp_replicate": "data_parallel_replicate", "dp_shard": "data_parallel_shard",
         "cp": "context_parallel", "tp": "tensor_parallel"}
