@@ -380,7 +380,7 @@ def draw(rng, family):
     for key in MAY_LACK:
         if key in c and chance(rng, 0.15):
             del c[key]
-    if "use_sliding_window" not in c and family in ("qwen2", "qwen3"):
+    if family in ("qwen2", "qwen3", "smollm3") and not {"use_sliding_window", "sliding_window"} <= c.keys():
         c.pop("layer_types", None)  # whose windows would have no size
     put_head(rng, family, c)
     return c
