@@ -1,11 +1,32 @@
 #include "lehr/descriptor/text_config.h"
 
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace lehr::descriptor {
 
 namespace {
-constexpr const char* kTypes[] = {"qwen3_5", "qwen3_5_moe"};  // their text models have the ending "_text"
+// A type of models of texts and images; their text models have the ending "_text".
+struct Whole {
+  std::string type;
+  std::vector<std::pair<const char*, int64_t>> defaults;  // of keys that a published text_config leaves out
+};
+
+const std::vector<Whole>& known_types() {
+  static const std::vector<Whole> types{
+      {.type = "qwen3_5", .defaults = {}},
+      {.type = "qwen3_5_moe", .defaults = {}},
+      {.type = "gemma3",
+       .defaults = {
+           {"vocab_size", 262208},
+           {"num_attention_heads", 8},
+           {"num_key_value_heads", 4},
+           {"head_dim", 256},
+           {"max_position_embeddings", 131072}}}};
+  return types;
+}
+
 constexpr const char* kShared[] = {"tie_word_embeddings", "quantization_config"};
 
 bool has_type(const Node& config, const std::string& name) {
@@ -15,15 +36,20 @@ bool has_type(const Node& config, const std::string& name) {
 }  // namespace
 
 Node text_config_of(const Node& config) {
-  for (const std::string type : kTypes) {
-    const Node* found = has_type(config, type) ? config.find("text_config") : nullptr;
-    if (found == nullptr || !has_type(*found, type + "_text")) {
+  for (const Whole& whole : known_types()) {
+    const Node* found = has_type(config, whole.type) ? config.find("text_config") : nullptr;
+    if (found == nullptr || !has_type(*found, whole.type + "_text")) {
       continue;
     }
     Node text = *found;
     for (const char* key : kShared) {
       if (const Node* value = config.find(key); value != nullptr && text.find(key) == nullptr) {
         text.set(key, *value);
+      }
+    }
+    for (const auto& [key, value] : whole.defaults) {
+      if (text.find(key) == nullptr) {
+        text.set(key, Node(value));
       }
     }
     return text;

@@ -34,7 +34,12 @@ std::vector<std::string> parts_to_leave_out(const std::filesystem::path& folder)
     layers.emplace_back("mtp.");
   }
   if (has_type("qwen3_5") || has_type("qwen3_5_moe")) {
-    layers.emplace_back("model.visual.");  // the encoder of images
+    layers.emplace_back("model.visual.");
+  }
+  if (has_type("gemma3")) {
+    for (const char* part : {"vision_tower.", "multi_modal_projector."}) {
+      layers.insert(layers.end(), {part, std::string("model.") + part});
+    }
   }
   const Node* own = config.is_table() ? config.find("num_hidden_layers") : nullptr;
   const Node* more = config.is_table() ? config.find(descriptor::kMtpModulesKey) : nullptr;
@@ -97,22 +102,27 @@ state::NameSet names_of(const state::TensorSpecs& specs) {
 
 state::StateMap checkpoint_map(const descriptor::ModelArgs& args, const state::WeightReader& reader) {
   state::StateMap map = args.state_map(descriptor::expert_layout_of(reader.names()));
-  // In the checkpoint of a model of texts and images, the backbone has a name of its own (Qwen3.5).
-  const std::string own = args.backbone_prefix(), of_text = own + "language_model.";
-  const bool has_images = std::any_of(
-      reader.names().begin(), reader.names().end(), [&](const std::string& name) { return name.starts_with(of_text); });
-  const std::string& prefix = has_images ? of_text : own;
+  const std::string own = args.backbone_prefix();
+  // The beginnings of the backbone's names in checkpoints of models of texts and images.
+  std::string prefix = own;
+  for (const std::string& of_text : {own + "language_model.", "language_model." + own}) {
+    const auto is_of = [&](const std::string& name) { return name.starts_with(of_text); };
+    prefix = std::any_of(reader.names().begin(), reader.names().end(), is_of) ? of_text : prefix;
+  }
   const bool is_bare = args.head() == descriptor::Head::embedding;
   const std::string embeddings = map.inputs().front().name;
-  if (is_bare ? !reader.has(prefix + embeddings) || reader.has(embeddings) : !has_images) {
+  if (is_bare ? !reader.has(prefix + embeddings) || reader.has(embeddings) : prefix == own) {
     return map;
   }
   std::vector<std::pair<std::string, std::string>> stored;
   for (const std::string& name : map.input_names()) {
+    const std::string of_head = "language_model." + name;
     if (is_bare) {  // from the checkpoint of a model with another head
       stored.emplace_back(prefix + name, name);
+    } else if (name.starts_with(own)) {
+      stored.emplace_back(prefix + name.substr(own.size()), name);
     } else {
-      stored.emplace_back(name.starts_with(own) ? prefix + name.substr(own.size()) : name, name);
+      stored.emplace_back(reader.has(of_head) ? of_head : name, name);
     }
   }
   return state::sequential({state::rename(stored), map});

@@ -165,15 +165,17 @@ for name in ("qwen3", "llama3"):
     random.save_pretrained(work / f"{name}_of_transformers")
     same_tokens(f"{type(model).__name__} of transformers", work / f"{name}_of_transformers")
 
-# A model of texts and images, as Qwen3.5 is published: Lehr computes what transformers computes from texts.
+# A model of texts and images, as Qwen3.5 and Gemma 3 are published: Lehr computes what transformers computes from texts.
 vision = {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "out_hidden_size": 24, "patch_size": 2,
           "num_position_embeddings": 4}
-for name in ("qwen3_5", "qwen3_5_moe"):
+siglip = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8,
+          "patch_size": 4, "model_type": "siglip_vision_model"}
+for name in ("qwen3_5", "qwen3_5_moe", "gemma3"):
     text = AutoConfig.from_pretrained(work / name / "checkpoints/step-4")
     text.architectures = None
     torch.manual_seed(1)
     whole = AutoModelForImageTextToText.from_config(
-        AutoConfig.for_model(name, text_config=text.to_dict(), vision_config=vision)).float().eval()
+        AutoConfig.for_model(name, text_config=text.to_dict(), vision_config=siglip if name == "gemma3" else vision)).float().eval()
     whole.save_pretrained(work / f"{name}_whole")
     ids = torch.randint(1, 250, (2, 21))
     with torch.no_grad():

@@ -5,6 +5,7 @@
 
 #include "lehr/config/json.h"
 #include "lehr/descriptor/text_config.h"
+#include "lehr/model/gemma3/family.h"
 #include "lehr/model/qwen3_5/family.h"
 #include "lehr/nn/model.h"
 #include "lehr/state/map_stream.h"
@@ -64,6 +65,26 @@ TEST(Qwen3_5, TakesWhatHoldsForTheWholeModelOfTextsAndImages) {
   EXPECT_TRUE(descriptor::text_config_of(config).at("tie_word_embeddings").as_bool());
   const Node text = text_config();
   EXPECT_EQ(to_json(descriptor::text_config_of(text)), to_json(text));
+}
+
+// As Gemma 3 4B is published: the text_config leaves out what transformers' class has by default.
+TEST(TextConfig, HasTheDefaultsOfGemma3) {
+  const Node whole = parse_json(
+      R"({"architectures": ["Gemma3ForConditionalGeneration"], "eos_token_id": [1, 106], "model_type": "gemma3",
+  "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34,
+  "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}, "vision_config": {}})",
+      "config.json");
+  const auto args = test::changed(gemma3_family(), descriptor::text_config_of(whole), {});
+  EXPECT_EQ(
+      args->get_nparams_and_flops(64).num_parameters,
+      gemma3_family().from_flavor("4B")->get_nparams_and_flops(64).num_parameters);
+  const Node written = args->to_hf_config("bfloat16"),
+             own = gemma3_family().from_flavor("4B")->to_hf_config("bfloat16");
+  for (const char* key :
+       {"head_dim", "num_key_value_heads", "max_position_embeddings", "rope_parameters", "layer_types"}) {
+    ASSERT_EQ(written.find(key) == nullptr, own.find(key) == nullptr) << key;
+    EXPECT_TRUE(written.find(key) == nullptr || to_json(written.at(key)) == to_json(own.at(key))) << key;
+  }
 }
 
 TEST(Qwen3_5, RefusesByName) {

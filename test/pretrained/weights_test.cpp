@@ -105,29 +105,48 @@ TEST(LoadWeights, LeavesOutTheLayersForMultiTokenPredictionThatTheConfigCounts) 
   expect_same_parameters(*loaded(next), *loaded(kReferences / "qwen3_next_interval"));
 }
 
-// Qwen3.5 is published with an encoder of images, and with another prefix.
+// A model of texts and images, as Qwen3.5 and Gemma 3 are published.
+struct Whole {
+  const char* text;  // the reference of the text model
+  const char* type;
+  std::string prefix;  // of the backbone's tensors
+  std::vector<std::string> others;
+};
+
 TEST(LoadWeights, ReadTheTextModelOfAModelOfTextsAndImages) {
-  const Folder folder;
-  const fs::path original = kReferences / "qwen3_5_interval";
-  write_changed(folder.path(), "qwen3_5_interval", [](auto& tensors) {
-    auto text = tensors;
-    tensors.clear();
-    for (const auto& [name, tensor] : text) {
-      tensors[name.starts_with("model.") ? "model.language_model." + name.substr(6) : name] = tensor;
-    }
-    tensors["model.visual.blocks.0.mlp.linear_fc1.weight"] = text.at("lm_head.weight").clone();
-    tensors["mtp.fc.weight"] = text.at("lm_head.weight").clone();
-  });
-  Node whole = Node::make_table();
-  whole.set("architectures", parse_json(R"(["Qwen3_5ForConditionalGeneration"])", "config.json"));
-  whole.set("model_type", Node("qwen3_5"));
-  whole.set("text_config", parse_json_file(original / "config.json"));
-  write_file_atomically(folder.path() / "config.json", to_json(whole));
-  expect_same_parameters(*loaded(folder.path()), *loaded(original));
-  const fs::path text = folder.path() / "text";
-  convert_checkpoint({.model = folder.path(), .output = text}, families());
-  EXPECT_EQ(parse_json_file(text / "config.json").at("model_type").as_string(), "qwen3_5_text");
-  expect_same_parameters(*loaded(text), *loaded(original));
+  const std::vector<Whole> cases{
+      {"qwen3_5_interval", "qwen3_5", "model.language_model.", {"model.visual.blocks.0.norm1.weight", "mtp.fc.weight"}},
+      {"qwen3_5_moe_fused", "qwen3_5_moe", "model.language_model.", {"model.visual.pos_embed.weight"}},
+      {"gemma3_pattern", "gemma3", "language_model.model.", {"vision_tower.vision_model.post_layernorm.weight"}},
+      {"gemma3_tables", "gemma3", "model.language_model.", {"model.multi_modal_projector.mm_soft_emb_norm.weight"}},
+      {"gemma3_untied", "gemma3", "language_model.model.", {"multi_modal_projector.mm_input_projection_weight"}}};
+  for (const Whole& one : cases) {
+    SCOPED_TRACE(one.text);
+    const Folder folder;
+    const fs::path original = kReferences / one.text, made = folder.path() / "whole", text = folder.path() / "text";
+    write_changed(made, one.text, [&](auto& tensors) {
+      const auto own = tensors;
+      tensors.clear();
+      for (const auto& [name, tensor] : own) {
+        const bool is_old_head = name == "lm_head.weight" && one.prefix.starts_with("language_model.");
+        tensors
+            [name.starts_with("model.") ? one.prefix + name.substr(6) : (is_old_head ? "language_model." : "") + name] =
+                tensor;
+      }
+      for (const std::string& name : one.others) {
+        tensors[name] = own.at("model.norm.weight").clone();
+      }
+    });
+    Node whole = Node::make_table();
+    whole.set("architectures", parse_json(R"(["ForConditionalGeneration"])", "config.json"));
+    whole.set("model_type", Node(one.type));
+    whole.set("text_config", parse_json_file(original / "config.json"));
+    write_file_atomically(made / "config.json", to_json(whole));
+    expect_same_parameters(*loaded(made), *loaded(original));
+    convert_checkpoint({.model = made, .output = text}, families());
+    EXPECT_EQ(parse_json_file(text / "config.json").at("model_type").as_string(), std::string(one.type) + "_text");
+    expect_same_parameters(*loaded(text), *loaded(original));
+  }
 }
 
 TEST(LoadWeights, NamesMissingMisshapenAndUnexpectedTensors) {
