@@ -10,10 +10,12 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "lehr/app/child_output.h"
 #include "lehr/app/launch_places.h"
@@ -28,6 +30,12 @@
 namespace lehr::app {
 
 namespace {
+// Writes to stderr. Unlike fmt::print it does not throw if the terminal has gone, while ranks still save.
+template <class... Args>
+void say(fmt::format_string<Args...> format, Args&&... args) {
+  std::fputs(fmt::format(format, std::forward<Args>(args)...).c_str(), stderr);
+}
+
 using Clock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
@@ -252,10 +260,10 @@ class ChildRanks {
       const auto reports = launched_.reports();
       for (size_t rank = 0; rank < reports.size(); ++rank) {
         const std::string silent = children_[rank].status ? "has ended" : "is silent: stopped, hung, or not connected";
-        fmt::print(stderr, "lehr launch: rank {} {}\n", rank, reports[rank].value_or(silent));
+        say("lehr launch: rank {} {}\n", rank, reports[rank].value_or(silent));
       }
     } catch (const std::exception& problem) {
-      fmt::print(stderr, "lehr launch: cannot ask the ranks: {}\n", problem.what());
+      say("lehr launch: cannot ask the ranks: {}\n", problem.what());
     }
   }
 
@@ -305,11 +313,9 @@ class ChildRanks {
       text = fmt::format("end of the output of rank {}:\n{}", rank, text);
     }
     const int status = value_of(child.status, "status");
-    fmt::print(stderr, "{}lehr launch: rank {} {}\n", text, rank, how_it_ended(status));
+    say("{}lehr launch: rank {} {}\n", text, rank, how_it_ended(status));
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && memory_kills() > memory_kills_before_) {
-      fmt::print(
-          stderr,
-          "lehr launch: the kernel of this machine (OOM killer) has killed a process for lack of memory, possibly this rank "
+      say("lehr launch: the kernel of this machine (OOM killer) has killed a process for lack of memory, possibly this rank "
           "(dmesg shows which): use fewer ranks per machine, a smaller training.local_batch_size, or activation "
           "checkpointing; lehr plan says what fits\n");
     }
@@ -348,14 +354,10 @@ bool leave_out(std::optional<int64_t> cause, const ChildRanksOptions& options, L
   try {
     next = options.fewer_ranks(places.left());
   } catch (const Error& error) {
-    fmt::print(stderr, "lehr launch: rank {} failed twice and is left out; {}\n", *cause, error.what());
+    say("lehr launch: rank {} failed twice and is left out; {}\n", *cause, error.what());
     return false;
   }
-  fmt::print(
-      stderr,
-      "lehr launch: rank {} failed twice and is left out; the run continues with {} ranks\n",
-      *cause,
-      next.ranks);
+  say("lehr launch: rank {} failed twice and is left out; the run continues with {} ranks\n", *cause, next.ranks);
   return true;
 }
 }  // namespace
@@ -383,7 +385,7 @@ int run_child_ranks(const ChildRanksOptions& options) {
         !leave_out(ranks.cause(), options, places, current)) {
       return code;
     }
-    fmt::print(stderr, "lehr launch: starting all ranks again, restart {} of {}\n", restart, options.restarts);
+    say("lehr launch: starting all ranks again, restart {} of {}\n", restart, options.restarts);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "lehr/config/command_line.h"
 #include "lehr/config/json.h"
 #include "lehr/descriptor/config_update.h"
+#include "lehr/descriptor/text_config.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/inject.h"
 #include "lehr/pretrained/save_model.h"
@@ -70,7 +71,7 @@ void merge(const MergeOptions& options, const descriptor::ModelFamilies& familie
       {.output = options.output,
        .dtype = type,
        .config = descriptor::updated_config(
-           parse_json_file(folder.base / "config.json"),
+           descriptor::text_config_of(parse_json_file(folder.base / "config.json")),
            families.of_hf_folder(folder.base),
            *folder.args,
            state::torch_name(type)),

@@ -42,8 +42,7 @@ void StopNotice::tell(int signal) const {
     return;
   }
   const std::lock_guard lock(mutex_);
-  fmt::print(
-      stderr,
+  const std::string line = fmt::format(
       "{}lehr {}: stopped by {} {}\n",
       ::isatty(STDERR_FILENO) != 0 ? "\r\x1b[K" : "",  // in place of the status line
       command_,
@@ -51,6 +50,7 @@ void StopNotice::tell(int signal) const {
       : signal == SIGHUP ? "SIGHUP"
                          : "SIGTERM",
       printable(kept_));
+  std::fputs(line.c_str(), stderr);  // unlike fmt::print it does not throw if the terminal has gone
 }
 
 int write_or_stop(

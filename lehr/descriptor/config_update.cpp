@@ -89,8 +89,10 @@ Node updated_config(const Node& given, const ModelFamily& family, const ModelArg
   // The number of modules is that of the folder. Modules that are left out do not count as changed above, since they
   // are not read; and a missing key would not say that there are none.
   const auto finished = [&](Node config) {
-    if (const Node* modules = now.find(kMtpModulesKey)) {
-      config.set(kMtpModulesKey, *modules);
+    for (const char* key : {kMtpModulesKey, "mtp_num_hidden_layers"}) {  // the latter of Qwen3.5
+      if (const Node* modules = now.find(key)) {
+        config.set(key, *modules);
+      }
     }
     set_dtype(config, source, dtype);
     return config;

@@ -27,7 +27,10 @@ const std::vector<Whole>& known_types() {
   return types;
 }
 
-constexpr const char* kShared[] = {"tie_word_embeddings", "quantization_config"};
+// Keys of the whole model that hold for its text model, whatever the text_config says: transformers ties the weights of
+// the whole, and generates with the tokens of the whole.
+constexpr const char* kOfTheWhole[] = {
+    "tie_word_embeddings", "quantization_config", "eos_token_id", "bos_token_id", "pad_token_id"};
 
 bool has_type(const Node& config, const std::string& name) {
   const Node* type = config.is_table() ? config.find("model_type") : nullptr;
@@ -42,8 +45,8 @@ Node text_config_of(const Node& config) {
       continue;
     }
     Node text = *found;
-    for (const char* key : kShared) {
-      if (const Node* value = config.find(key); value != nullptr && text.find(key) == nullptr) {
+    for (const char* key : kOfTheWhole) {
+      if (const Node* value = config.find(key); value != nullptr && !value->is_null()) {
         text.set(key, *value);
       }
     }

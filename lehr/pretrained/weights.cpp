@@ -68,18 +68,21 @@ bool is_expected_surplus(
   if (name.ends_with("rotary_emb.inv_freq") || std::any_of(more_layers.begin(), more_layers.end(), is_of)) {
     return true;
   }
-  if (name != "lm_head.weight") {
+  if (name != "lm_head.weight" && name != "language_model.lm_head.weight") {
     return false;
   }
-  const std::string embeddings = "model.embed_tokens.weight";
-  if (wanted.contains("score.weight") || !reader.has(embeddings)) {
+  if (wanted.contains("score.weight")) {
     return true;
   }
-  require(
-      at::equal(reader.tensor(name), reader.tensor(embeddings)),
-      "{}: lm_head.weight: differs from {}, but the model ties them; set tie_word_embeddings to false",
-      reader.path().string(),
-      embeddings);
+  for (const char* prefix : {"model.", "model.language_model.", "language_model.model."}) {
+    const std::string embeddings = prefix + std::string("embed_tokens.weight");
+    require(
+        !reader.has(embeddings) || at::equal(reader.tensor(name), reader.tensor(embeddings)),
+        "{}: {}: differs from {}, but the model ties them; set tie_word_embeddings to false",
+        reader.path().string(),
+        name,
+        embeddings);
+  }
   return true;
 }
 

@@ -16,9 +16,12 @@ PruneReport write_pruned(const PruneTarget& target, const Pruning& pruning, cons
   report.left_out = child.parent().left_out();
 
   std::string config = read_file(target.model / "config.json");
+  const Node whole = parse_json(config, (target.model / "config.json").string());
+  Node changed = descriptor::text_config_of(whole);
   if (report.after != report.before) {
-    Node changed = descriptor::text_config_of(parse_json(config, (target.model / "config.json").string()));
     pretrained::set_blocks(changed, child.args());
+  }
+  if (to_json(changed) != to_json(whole)) {
     config = to_json(changed, true) + "\n";
   }
   const auto layout = child.parent().layout();

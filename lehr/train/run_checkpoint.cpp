@@ -12,6 +12,7 @@
 #include "lehr/config/json.h"
 #include "lehr/data/tokenizer_file.h"
 #include "lehr/descriptor/config_update.h"
+#include "lehr/descriptor/text_config.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/adapter_names.h"
 #include "lehr/pretrained/mtp_weights.h"
@@ -236,7 +237,7 @@ void RunCheckpoints::continue_from(const std::filesystem::path& folder) {
   coordinator_->from_main("continue_from", [&] {
     const bool is_folder = std::filesystem::is_directory(folder);  // model.hf_assets_path may be the file itself
     const char* name = is_folder && peft::is_adapter_folder(folder) ? peft::kModelConfigFile : "config.json";
-    source_ = table_of(is_folder ? folder / name : folder);
+    source_ = descriptor::text_config_of(table_of(is_folder ? folder / name : folder));
     source_generation_ = table_of((is_folder ? folder : folder.parent_path()) / "generation_config.json");
     return std::string();
   });

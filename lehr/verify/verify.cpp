@@ -2,6 +2,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/config/json.h"
+#include "lehr/descriptor/text_config.h"
 #include "lehr/optim/adamw.h"
 #include "lehr/optim/clip.h"
 #include "lehr/pretrained/model_folder.h"
@@ -163,7 +164,7 @@ class Verifier {
   /// Compares the loss including the load-balancing loss of all routers, and the routers' gradients.
   void balancing_rows() {
     nn::RouterLosses* losses = model_->router_losses();
-    const Node config = parse_json_file(folder_of_model_.base / "config.json");
+    const Node config = descriptor::text_config_of(parse_json_file(folder_of_model_.base / "config.json"));
     const Node* coefficient = config.find("router_aux_loss_coef");
     if (!has("aux_loss") || losses == nullptr || coefficient == nullptr || coefficient->as_double() == 0) {
       return;

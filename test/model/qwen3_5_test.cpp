@@ -63,6 +63,10 @@ TEST(Qwen3_5, TakesWhatHoldsForTheWholeModelOfTextsAndImages) {
   Node config = parse_json(kPublished, "config.json");
   config.set("tie_word_embeddings", Node(true));
   EXPECT_TRUE(descriptor::text_config_of(config).at("tie_word_embeddings").as_bool());
+  Node other = config.at("text_config");
+  other.set("tie_word_embeddings", Node(false));
+  config.set("text_config", other);
+  EXPECT_TRUE(descriptor::text_config_of(config).at("tie_word_embeddings").as_bool()) << "as transformers ties them";
   const Node text = text_config();
   EXPECT_EQ(to_json(descriptor::text_config_of(text)), to_json(text));
 }
@@ -75,6 +79,7 @@ TEST(TextConfig, HasTheDefaultsOfGemma3) {
   "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}, "vision_config": {}})",
       "config.json");
   const auto args = test::changed(gemma3_family(), descriptor::text_config_of(whole), {});
+  EXPECT_EQ(args->eos_token_ids(), (std::vector<int64_t>{1, 106}));
   EXPECT_EQ(
       args->get_nparams_and_flops(64).num_parameters,
       gemma3_family().from_flavor("4B")->get_nparams_and_flops(64).num_parameters);
@@ -90,7 +95,11 @@ TEST(TextConfig, HasTheDefaultsOfGemma3) {
 TEST(Qwen3_5, RefusesByName) {
   EXPECT_THAT(problem({{"attn_output_gate", "false"}}), HasSubstr("attn_output_gate: expected true, found false"));
   EXPECT_THAT(problem({{"intermediate_size", "absent"}}), HasSubstr("'intermediate_size' is missing"));
-  EXPECT_THAT(problem({{"mtp_num_hidden_layers", "2"}}), HasSubstr("mtp_num_hidden_layers"));
+  EXPECT_THAT(problem({{"mtp_num_hidden_layers", "2"}}), HasSubstr("mtp_num_hidden_layers: expected 0 or 1"));
+  EXPECT_EQ(problem({{"mtp_num_hidden_layers", "null"}}), "accepted");
+  EXPECT_THAT(
+      problem({{"num_experts", "4"}, {"num_experts_per_tok", "2"}, {"moe_intermediate_size", "8"}}),
+      HasSubstr("num_experts_per_tok: models of type qwen3_5_text have no experts"));
   EXPECT_THAT(
       problem({{"linear_num_value_heads", "24"}}), HasSubstr("expected a multiple of linear_num_key_heads (16)"));
   const Node mixture = qwen3_5_moe_family().from_flavor("debugmodel")->to_hf_config("float32");

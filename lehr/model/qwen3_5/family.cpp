@@ -31,6 +31,15 @@ struct Dense {
   static constexpr std::array kOwnKeys{"layer_types", "partial_rotary_factor", "use_sliding_window"};
 
   static Qwen3_5LayerParameters layer_parameters(const DecoderConfig& config) {
+    require(
+        !config.moe,
+        "num_experts_per_tok: models of type {} have no experts; remove the keys of experts, or set model_type to {}",
+        kModelType,
+        "qwen3_5_moe_text");
+    return parameters_of(config);
+  }
+
+  static Qwen3_5LayerParameters parameters_of(const DecoderConfig& config) {
     return {
         .hidden_size = config.hidden_size,
         .num_attention_heads = config.num_attention_heads,
@@ -51,11 +60,16 @@ struct Dense {
         config.origin());
     shape.linear_attention = LinearAttentionConfig::from_hf(config, shape.num_hidden_layers);
     shape.partial_rotary_factor = read_partial_rotary_factor(config, 0.25);
-    shape.num_nextn_predict_layers = read_mtp_modules(kMtpNames, config);
-    if (config.find(descriptor::kMtpModulesKey) == nullptr && config.find(kMtpLayers) != nullptr) {
-      shape.num_nextn_predict_layers = config.at(kMtpLayers).as_int();
-      require_size(config.origin() + ": ", kMtpLayers, shape.num_nextn_predict_layers + 1, 2);
-    }
+    const bool has_own_key = config.find(descriptor::kMtpModulesKey) == nullptr;
+    const int64_t modules = has_own_key ? int_or(config, kMtpLayers, 1) : read_mtp_modules(kMtpNames, config);
+    require(
+        modules == 0 || modules == 1,
+        "{}: {}: expected 0 or 1, the modules for multi-token prediction that checkpoints of this model type have "
+        "names for, found {}",
+        config.origin(),
+        kMtpLayers,
+        modules);
+    shape.num_nextn_predict_layers = modules;
   }
 
   static void write(const DecoderConfig& shape, Node& node) {
@@ -83,7 +97,7 @@ struct MoE : Dense {
 
   static Qwen3_5MoELayerParameters layer_parameters(const DecoderConfig& config) {
     check_uniform_experts(value_of(config.moe, "experts"), kModelType);
-    return Dense::layer_parameters(config);
+    return parameters_of(config);
   }
 
   static void read(const Node& config, DecoderConfig& shape) {
