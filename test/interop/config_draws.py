@@ -286,7 +286,7 @@ def qwen3_5(rng, c):
 def qwen3_5_moe(rng, c):
     qwen3_5(rng, c)
     put_experts(rng, c)
-    c["shared_expert_intermediate_size"] = rng.randrange(1, 9)
+    c |= {"moe_intermediate_size": rng.randrange(1, 9), "shared_expert_intermediate_size": rng.randrange(1, 9)}
     if chance(rng, 0.7):
         del c["intermediate_size"]
 
