@@ -93,8 +93,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"mistral_full", kThree},
         Case{"olmo2", kThree},
         Case{"olmo3_two_bases", kThree},
-        Case{"qwen3_5_chunks", kThree},
-        Case{"qwen3_5_moe_fused", kThreeWithExperts},
+        Case{"qwen3_5_chunks", {{.dp_shard = 2}, {.pp = 2}, {.dp_shard = 2, .pp = 2}}},
+        Case{
+            "qwen3_5_moe_fused",
+            {{.dp_shard = 2, .ep = 2}, {.dp_shard = 4, .ep = 4}, {.dp_shard = 2, .ep = 2, .pp = 2}}},
         Case{"smollm3_layers", kThree},
         Case{"gemma3_linear", kThree},
         Case{"mixtral_experts", {{.dp_shard = 4, .ep = 2}, {.dp_shard = 2, .ep = 2, .pp = 2}}},
