@@ -36,21 +36,7 @@ struct Dense {
         "num_experts_per_tok: models of type {} have no experts; remove the keys of experts, or set model_type to {}",
         kModelType,
         "qwen3_5_moe_text");
-    return parameters_of(config);
-  }
-
-  static Qwen3_5LayerParameters parameters_of(const DecoderConfig& config) {
-    return {
-        .hidden_size = config.hidden_size,
-        .num_attention_heads = config.num_attention_heads,
-        .num_key_value_heads = config.num_key_value_heads,
-        .rms_norm_eps = config.rms_norm_eps,
-        .head_dim = config.head_dim,
-        .rotary_dim = config.rotary_dim(),
-        .initializer_range = config.initializer_range,
-        .linear = linear_of(config),
-        .intermediate_size = config.intermediate_size,
-        .moe = config.moe};
+    return hybrid_parameters(config);
   }
 
   static void read(const Node& config, DecoderConfig& shape) {
@@ -60,8 +46,8 @@ struct Dense {
         config.origin());
     shape.linear_attention = LinearAttentionConfig::from_hf(config, shape.num_hidden_layers);
     shape.partial_rotary_factor = read_partial_rotary_factor(config, 0.25);
-    const bool has_own_key = config.find(descriptor::kMtpModulesKey) == nullptr;
-    const int64_t modules = has_own_key ? int_or(config, kMtpLayers, 1) : read_mtp_modules(kMtpNames, config);
+    const bool is_ours = config.find(descriptor::kMtpModulesKey) != nullptr;  // a folder that Lehr wrote
+    const int64_t modules = is_ours ? read_mtp_modules(kMtpNames, config) : int_or(config, kMtpLayers, 1);
     require(
         modules == 0 || modules == 1,
         "{}: {}: expected 0 or 1, the modules for multi-token prediction that checkpoints of this model type have "
@@ -97,7 +83,7 @@ struct MoE : Dense {
 
   static Qwen3_5MoELayerParameters layer_parameters(const DecoderConfig& config) {
     check_uniform_experts(value_of(config.moe, "experts"), kModelType);
-    return parameters_of(config);
+    return hybrid_parameters(config);
   }
 
   static void read(const Node& config, DecoderConfig& shape) {

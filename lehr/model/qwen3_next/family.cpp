@@ -13,6 +13,20 @@ namespace lehr::model {
 
 template class DecoderImpl<Qwen3NextLayer, Qwen3NextLayerParameters>;
 
+Qwen3NextLayerParameters hybrid_parameters(const DecoderConfig& config) {
+  return {
+      .hidden_size = config.hidden_size,
+      .num_attention_heads = config.num_attention_heads,
+      .num_key_value_heads = config.num_key_value_heads,
+      .rms_norm_eps = config.rms_norm_eps,
+      .head_dim = config.head_dim,
+      .rotary_dim = config.rotary_dim(),
+      .initializer_range = config.initializer_range,
+      .linear = value_of(config.linear_attention, "linear attention"),
+      .intermediate_size = config.intermediate_size,
+      .moe = config.moe};
+}
+
 namespace {
 struct Family {
   static constexpr const char* kModelType = "qwen3_next";
@@ -32,17 +46,8 @@ struct Family {
   static constexpr std::array kOwnKeys{"layer_types", "partial_rotary_factor", "use_sliding_window"};
 
   static Qwen3NextLayerParameters layer_parameters(const DecoderConfig& config) {
-    return {
-        .hidden_size = config.hidden_size,
-        .num_attention_heads = config.num_attention_heads,
-        .num_key_value_heads = config.num_key_value_heads,
-        .rms_norm_eps = config.rms_norm_eps,
-        .head_dim = config.head_dim,
-        .rotary_dim = config.rotary_dim(),
-        .initializer_range = config.initializer_range,
-        .linear = value_of(config.linear_attention, "linear attention"),
-        .intermediate_size = config.intermediate_size,
-        .moe = value_of(config.moe, "experts")};
+    value_of(config.moe, "experts");
+    return hybrid_parameters(config);
   }
 
   static void read(const Node& config, DecoderConfig& shape) {
