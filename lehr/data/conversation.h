@@ -16,7 +16,9 @@ namespace lehr::data {
 /// A conversation as ids.
 struct EncodedConversation {
   std::vector<int32_t> ids;
-  std::vector<uint8_t> learned;  ///< 1 for the tokens of an answer including its end token, 0 for all others.
+  /// The loss mask (transformers' assistant_masks): 1 for the tokens of an answer including its end token, 0 for all
+  /// others.
+  std::vector<uint8_t> learned;
 };
 
 /// Encodes conversations by a template. Immutable; several threads may encode concurrently.
