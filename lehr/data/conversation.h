@@ -1,4 +1,4 @@
-// Encoding of conversations as token ids, with a mask of the answers that a model learns.
+// Encoding of conversations as token ids, with the loss mask: the tokens of the answers, which a model learns.
 #pragma once
 
 #include <cstdint>
