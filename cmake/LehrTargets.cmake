@@ -1,5 +1,6 @@
-# lehr_library(folder USES folder...) and lehr_test(folder): every folder of lehr/ is one static library and one test
-# binary. A library may include only the folders that it USES; test/structure/structure_test.cpp checks it.
+# lehr_library(folder USES folder... [HEADERS header...]) and lehr_test(folder): every folder of lehr/ is one static
+# library and one test binary. A library may include only the folders that it USES; test/structure/structure_test.cpp
+# checks it. LibTorch's headers are precompiled for all, and HEADERS also for this folder and those that use it.
 # lehr_program(name SOURCES file... USES folder...) is a program for users: it is written to the top of the build
 # folder.
 
@@ -38,20 +39,34 @@ function(lehr_unity target folder)
 endfunction()
 
 function(lehr_library name)
-  cmake_parse_arguments(ARG "" "" "USES" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "USES;HEADERS" ${ARGN})
   add_library(lehr_${name} STATIC)
   add_library(lehr::${name} ALIAS lehr_${name})
   set_target_properties(lehr_${name} PROPERTIES EXPORT_NAME ${name} LEHR_USES "${ARG_USES}")
   target_include_directories(lehr_${name} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include>)
   target_link_libraries(lehr_${name} PRIVATE $<BUILD_INTERFACE:lehr_warnings>)
+  set(headers_of lehr_base)
   if(name STREQUAL "base")
     target_link_libraries(lehr_base PUBLIC lehr::torch)
-    target_precompile_headers(lehr_base PRIVATE "${PROJECT_SOURCE_DIR}/lehr/base/torch.h")
   else()
     target_link_libraries(lehr_${name} PUBLIC lehr_base)
-    target_precompile_headers(lehr_${name} REUSE_FROM lehr_base)
+    foreach(used IN LISTS ARG_USES)
+      get_target_property(theirs lehr_${used} LEHR_HEADERS_OF)
+      if(NOT theirs STREQUAL "lehr_base")
+        set(headers_of ${theirs})
+      endif()
+    endforeach()
   endif()
+  if(name STREQUAL "base" OR ARG_HEADERS)
+    set(headers_of lehr_${name})
+    set(headers lehr/base/torch.h ${ARG_HEADERS})
+    list(TRANSFORM headers PREPEND "${PROJECT_SOURCE_DIR}/")
+    target_precompile_headers(lehr_${name} PRIVATE ${headers})
+  else()
+    target_precompile_headers(lehr_${name} REUSE_FROM ${headers_of})
+  endif()
+  set_target_properties(lehr_${name} PROPERTIES LEHR_HEADERS_OF ${headers_of})
   foreach(used IN LISTS ARG_USES)
     target_link_libraries(lehr_${name} PUBLIC lehr_${used})
   endforeach()

@@ -67,7 +67,7 @@ sed -E "s|(\"command\": \")[^ ]+|\1$compiler|; s| -Werror( )|\1|g; s|[^ ]*CMakeF
   build/dev/compile_commands.json >"$database.new"
 commands=$(grep -oE '"command": ".*-emit-pch.*"' "$database.new" | sed -E 's/^"command": "//; s/"$//; s/\\"/"/g')
 for header in $(grep -oE "$own/[^ /]*\.pch" <<<"$commands" | sort -u); do
-  if ! cmp -s "$database.new" "$database" || [ ! -f "$header" ] || [ lehr/base/torch.h -nt "$header" ]; then
+  if ! cmp -s "$database.new" "$database" || [ ! -f "$header" ] || [ -n "$(find lehr -name '*.h' -newer "$header" -print -quit)" ]; then
     command=$(grep -F "$header" <<<"$commands" | head -n 1)
     (cd build/dev && eval "$command -w")
   fi

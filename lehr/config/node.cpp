@@ -11,6 +11,13 @@ std::string Origin::text() const {
   return fmt::format("{}:{}:{}", file, line, column);
 }
 
+Node::Node() = default;
+Node::Node(const Node& other) = default;
+Node::Node(Node&& other) noexcept = default;
+Node& Node::operator=(const Node& other) = default;
+Node& Node::operator=(Node&& other) noexcept = default;
+Node::~Node() = default;
+
 std::string Node::describe() const {
   struct Describe {
     std::string operator()(std::monostate) const { return "null"; }

@@ -27,12 +27,18 @@ class Node {
   using List = std::vector<Node>;
   using Table = std::vector<std::pair<std::string, Node>>;
 
-  Node() = default;  ///< null
+  Node();  ///< null
   explicit Node(bool value) : value_(value) {}
   explicit Node(int64_t value) : value_(value) {}
   explicit Node(double value) : value_(value) {}
   explicit Node(std::string value) : value_(std::move(value)) {}
   explicit Node(const char* value) : value_(std::string(value)) {}
+  // Defined in node.cpp, so that not every file compiles them.
+  Node(const Node& other);
+  Node(Node&& other) noexcept;
+  Node& operator=(const Node& other);
+  Node& operator=(Node&& other) noexcept;
+  ~Node();
   static Node make_list() { return Node(Value(List{})); }
   static Node make_table() { return Node(Value(Table{})); }
 

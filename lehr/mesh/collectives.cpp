@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/base/error.h"
 #include "lehr/meter/operator_watch.h"
 
@@ -60,7 +61,7 @@ at::Tensor run(Kind kind, const at::Tensor& input, const Group& group, int64_t d
   return input;
 }
 
-struct Collective : torch::autograd::Function<Collective> {
+struct Collective : AutogradFunction<Collective> {
   static at::Tensor forward(
       AutogradContext* context, const at::Tensor& input, Kind kind, bool invariant, const Group* group, int64_t dim) {
     context->saved_data["backward"] = static_cast<int64_t>(backward_of(kind, invariant));
@@ -75,7 +76,7 @@ struct Collective : torch::autograd::Function<Collective> {
   }
 };
 
-struct AllToAll : torch::autograd::Function<AllToAll> {
+struct AllToAll : AutogradFunction<AllToAll> {
   static at::Tensor send(
       const at::Tensor& input,
       const Group& group,

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/base/call_context.h"
 #include "lehr/meter/operation_meter.h"
 #include "lehr/ops/recompute.h"
@@ -27,7 +28,7 @@ struct BlockHolder : torch::CustomClassHolder {
   std::weak_ptr<ops::WeightGradients> weight_gradients = ops::WeightGradients::current();
 };
 
-class Checkpoint : public torch::autograd::Function<Checkpoint> {
+class Checkpoint : public AutogradFunction<Checkpoint> {
  public:
   // `anchor` requires a gradient, so that backward runs even if the input does not.
   static at::Tensor forward(

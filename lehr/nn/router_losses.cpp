@@ -1,12 +1,14 @@
 #include "lehr/nn/router_losses.h"
 
+#include "lehr/base/autograd_function.h"
+
 namespace lehr::nn {
 
 namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct Attach : torch::autograd::Function<Attach> {
+struct Attach : AutogradFunction<Attach> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& probabilities, const at::Tensor& logits, RouterLosses* losses) {
     ctx->save_for_backward({logits});

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "lehr/base/autograd_function.h"
+
 namespace lehr::ops {
 
 namespace {
@@ -52,6 +54,21 @@ RecomputeMatmuls::RecomputeMatmuls(bool on) : scope_(kRecomputesMatmuls, on) {}
 
 bool RecomputeMatmuls::on() {
   return kRecomputesMatmuls.get();
+}
+
+at::Tensor recomputable(const at::Tensor& output, std::function<at::Tensor(AutogradContext*)> make) {
+  Node* const node = output.grad_fn().get();  // which owns the hook
+  node->add_pre_hook(std::make_unique<Recompute>(
+      Recompute::Make([node, make = std::move(make)] { return make(&autograd_context(*node)); }), output));
+  return output;
+}
+
+at::Tensor recomputable_in_parts(const at::Tensor& output, std::function<Recompute::Make(AutogradContext*)> start) {
+  Node* const node = output.grad_fn().get();
+  node->add_pre_hook(std::make_unique<Recompute>(
+      std::function<Recompute::Make()>([node, start = std::move(start)] { return start(&autograd_context(*node)); }),
+      output));
+  return output;
 }
 
 bool can_recompute(const at::Tensor& tensor) {

@@ -46,24 +46,14 @@ class Recompute : public torch::autograd::FunctionPreHook {
   at::Tensor made_;
 };
 
-/// Makes `output`, which Function::apply has just returned, recomputable by `make(ctx)` from the function's saved
-/// tensors. At most one output per function. Only for deterministic computations, which must also be cheap compared
-/// with the matmul that reads the output, unless RecomputeMatmuls is on. Returns `output`.
-template <class Function, class Make>
-at::Tensor recomputable(const at::Tensor& output, const Make& make) {
-  auto* const node = static_cast<torch::autograd::CppNode<Function>*>(output.grad_fn().get());
-  node->add_pre_hook(std::make_unique<Recompute>(Recompute::Make([node, make] { return make(&node->ctx_); }), output));
-  return output;
-}
+/// Makes `output`, which an AutogradFunction's apply() has just returned, recomputable by `make(ctx)` from the
+/// function's saved tensors. At most one output per function. Only for deterministic computations, which must also be
+/// cheap compared with the matmul that reads the output, unless RecomputeMatmuls is on. Returns `output`.
+at::Tensor recomputable(const at::Tensor& output, std::function<at::Tensor(torch::autograd::AutogradContext*)> make);
 
 /// The same in two parts, for communication: `start(ctx)` starts it and returns a function that waits for the result.
-template <class Function, class Start>
-at::Tensor recomputable_in_parts(const at::Tensor& output, const Start& start) {
-  auto* const node = static_cast<torch::autograd::CppNode<Function>*>(output.grad_fn().get());
-  node->add_pre_hook(std::make_unique<Recompute>(
-      std::function<Recompute::Make()>([node, start] { return start(&node->ctx_); }), output));
-  return output;
-}
+at::Tensor recomputable_in_parts(
+    const at::Tensor& output, std::function<Recompute::Make(torch::autograd::AutogradContext*)> start);
 
 /// Selective activation checkpointing of matmuls: while an object that is on exists, outputs of this thread's matmuls
 /// (linear and grouped_linear, in float8 too, and rotary embeddings of those) are recomputable too. That saves memory,
@@ -83,7 +73,7 @@ class RecomputeMatmuls {
 /// Makes a matmul's output recomputable by Function::recompute, if RecomputeMatmuls is on. Returns `output`.
 template <class Function>
 at::Tensor recomputable_matmul(const at::Tensor& output) {
-  return RecomputeMatmuls::on() ? recomputable<Function>(output, Function::recompute) : output;
+  return RecomputeMatmuls::on() ? recomputable(output, Function::recompute) : output;
 }
 
 /// Returns whether backward can recompute `tensor`.

@@ -15,10 +15,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <regex>
 #include <set>
 
 #include "lehr/base/error.h"
+#include "lehr/base/name_pattern.h"
 #include "lehr/ops/cuda.h"
 
 namespace lehr::optim {
@@ -81,10 +81,10 @@ class Muon::Matrices final : public PerParameterOptimizer {
         steps_(config.ns_steps),
         scale_(config.muon_scale),
         whole_tensors_(std::move(whole_tensors)) {
-    const std::regex exclude(config.muon_exclude);
+    const NamePattern exclude(config.muon_exclude);
     for (const auto& [name, shape] : parameters) {
       const bool matrix = shape.size() == 2 || shape.size() == 3;
-      const bool excluded = !config.muon_exclude.empty() && std::regex_search(name, exclude);
+      const bool excluded = !config.muon_exclude.empty() && exclude.matches_part(name);
       if (matrix && !excluded) {
         names_.insert(name);
       }

@@ -4,7 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <regex>
+
+#include "lehr/base/name_pattern.h"
 
 namespace lehr::optim {
 
@@ -94,10 +95,8 @@ double OptimizerConfig::weight_decay_or_default() const {
 
 namespace {
 void check_pattern(const std::string& key, const std::string& pattern, Problems& problems) {
-  try {
-    const std::regex compiled(pattern);
-  } catch (const std::regex_error& error) {
-    problems.add(key, fmt::format("\"{}\" is not a regular expression: {}", pattern, error.what()));
+  if (const std::string problem = NamePattern::problem(pattern); !problem.empty()) {
+    problems.add(key, problem);
   }
 }
 }  // namespace

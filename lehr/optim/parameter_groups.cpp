@@ -2,9 +2,9 @@
 #include "lehr/optim/parameter_groups.h"
 
 #include <algorithm>
-#include <regex>
 
 #include "lehr/base/error.h"
+#include "lehr/base/name_pattern.h"
 
 namespace lehr::optim {
 
@@ -14,7 +14,7 @@ ParameterGroups::ParameterGroups(const OptimizerConfig& config, const std::vecto
   if (!problems.empty()) {
     fail("{}: {}", problems.items().front().key, problems.items().front().message);
   }
-  std::vector<std::regex> patterns;
+  std::vector<NamePattern> patterns;
   for (const auto& group : config.param_groups) {
     patterns.emplace_back(group.pattern);
     groups_.push_back(
@@ -37,7 +37,7 @@ ParameterGroups::ParameterGroups(const OptimizerConfig& config, const std::vecto
   for (const auto& name : names) {
     size_t chosen = patterns.size();
     for (size_t i = 0; i < patterns.size(); ++i) {
-      if (std::regex_search(name, patterns[i])) {
+      if (patterns[i].matches_part(name)) {
         found[i] = true;
         chosen = std::min(chosen, i);
       }

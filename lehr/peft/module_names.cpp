@@ -3,23 +3,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <regex>
 #include <set>
 
 #include "lehr/base/error.h"
+#include "lehr/base/name_pattern.h"
 #include "lehr/config/suggest.h"
 
 namespace lehr::peft {
 
 namespace {
-std::regex compiled(const std::string& pattern, const std::string& subject) {
-  try {
-    return std::regex(pattern);
-  } catch (const std::regex_error& error) {
-    fail("{}: the pattern \"{}\" is not a regular expression: {}", subject, pattern, error.what());
-  }
-}
-
 std::string after_last_dot(const std::string& name) {
   return name.substr(name.rfind('.') + 1);
 }
@@ -67,19 +59,22 @@ std::vector<std::string> matching(
     const std::vector<std::string>& names,
     const std::string& subject,
     const std::string& what) {
-  const std::regex expression = compiled(pattern, subject);
+  if (const std::string problem = NamePattern::problem(pattern); !problem.empty()) {
+    fail("{}: the pattern {}", subject, problem);
+  }
+  const NamePattern expression(pattern);
   std::vector<std::string> found;
   std::copy_if(names.begin(), names.end(), std::back_inserter(found), [&](const std::string& name) {
-    return std::regex_match(name, expression);
+    return expression.matches(name);
   });
   if (!found.empty()) {
     return found;
   }
   // PEFT would match the end of a name, too.
   const std::string longer = pattern.find('|') == std::string::npos ? ".*" + pattern : ".*(" + pattern + ")";
-  const std::regex ending(longer);
+  const NamePattern ending(longer);
   const bool ends =
-      std::any_of(names.begin(), names.end(), [&](const std::string& name) { return std::regex_match(name, ending); });
+      std::any_of(names.begin(), names.end(), [&](const std::string& name) { return ending.matches(name); });
   fail(
       "{}: \"{}\" matches the whole name of no {}{}; the nearest are: {}",
       subject,

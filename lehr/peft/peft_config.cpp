@@ -1,6 +1,6 @@
 #include "lehr/peft/peft_config.h"
 
-#include <regex>
+#include "lehr/base/name_pattern.h"
 
 namespace lehr::peft {
 
@@ -31,10 +31,8 @@ void PeftConfig::fields(FieldVisitor& v) {
 
 void PeftConfig::check(Problems& problems) const {
   const auto regular = [&](const char* key, const std::string& pattern) {
-    try {
-      const std::regex compiled(pattern);
-    } catch (const std::regex_error& error) {
-      problems.add(key, "\"" + pattern + "\" is not a regular expression: " + error.what());
+    if (const std::string problem = NamePattern::problem(pattern); !problem.empty()) {
+      problems.add(key, problem);
     }
   };
   regular("peft.target_pattern", target_pattern);
@@ -62,6 +60,17 @@ void PeftConfig::check(Problems& problems) const {
   }
 }
 
+namespace {
+// Returns the pattern that matches only this name.
+std::string escaped(const std::string& name) {
+  std::string pattern;
+  for (const char c : name) {
+    pattern += c == '.' ? "\\." : std::string(1, c);
+  }
+  return pattern;
+}
+}  // namespace
+
 Method PeftConfig::to_method(const std::string& head) const {
   const Lora lora{
       .module_name_pattern = target_pattern, .r = r, .alpha = alpha, .dropout = dropout, .use_rslora = use_rslora};
@@ -73,7 +82,7 @@ Method PeftConfig::to_method(const std::string& head) const {
     stack.methods.emplace_back().kind = FullTune{*full_tune_pattern};
   }
   if (!head.empty()) {
-    stack.methods.emplace_back().kind = FullTune{std::regex_replace(head, std::regex("\\."), "\\.")};
+    stack.methods.emplace_back().kind = FullTune{escaped(head)};
   }
   Method both;
   both.kind = std::move(stack);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/meter/operator_watch.h"
 #include "lehr/ops/autograd.h"
@@ -69,7 +70,7 @@ at::Tensor compose_gradients(
   return own_chunks(gradients, group);
 }
 
-struct ContextDelta : torch::autograd::Function<ContextDelta> {
+struct ContextDelta : AutogradFunction<ContextDelta> {
   static at::Tensor forward(
       AutogradContext* ctx,
       const at::Tensor& query,

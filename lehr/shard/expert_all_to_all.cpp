@@ -3,6 +3,8 @@
 #include <numeric>
 #include <utility>
 
+#include "lehr/base/autograd_function.h"
+
 namespace lehr::shard {
 
 namespace {
@@ -90,7 +92,7 @@ size_t part_of(const AutogradContext& context) {
 // Gradients go from node to node through Exchange, not through autograd, because they are not filled yet, and have
 // other shapes. Autograd gets tensors of the shapes that it expects.
 
-struct StartDispatch : torch::autograd::Function<StartDispatch> {
+struct StartDispatch : AutogradFunction<StartDispatch> {
   static variable_list forward(AutogradContext* context, const at::Tensor& rows, const Holder& holder) {
     keep(context, holder);
     const auto exchange = exchange_of(holder);
@@ -102,7 +104,7 @@ struct StartDispatch : torch::autograd::Function<StartDispatch> {
   }
 };
 
-struct EndDispatch : torch::autograd::Function<EndDispatch> {
+struct EndDispatch : AutogradFunction<EndDispatch> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& piece, const Holder& holder, int64_t part) {
     keep(context, holder, static_cast<size_t>(part));
     exchange_of(holder)->take_piece(static_cast<size_t>(part));
@@ -114,7 +116,7 @@ struct EndDispatch : torch::autograd::Function<EndDispatch> {
   }
 };
 
-struct StartCombine : torch::autograd::Function<StartCombine> {
+struct StartCombine : AutogradFunction<StartCombine> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& rows, const Holder& holder, int64_t part) {
     keep(context, holder, static_cast<size_t>(part));
     exchange_of(holder)->combine(static_cast<size_t>(part), rows);
@@ -125,7 +127,7 @@ struct StartCombine : torch::autograd::Function<StartCombine> {
   }
 };
 
-struct EndCombine : torch::autograd::Function<EndCombine> {
+struct EndCombine : AutogradFunction<EndCombine> {
   static at::Tensor forward(AutogradContext* context, at::TensorList sent, const Holder& holder) {
     keep(context, holder, sent.size());
     return exchange_of(holder)->take_whole();

@@ -1,5 +1,6 @@
 #include "lehr/shard/fsdp_graph.h"
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/base/error.h"
 #include "lehr/shard/fsdp_unit.h"
 
@@ -31,7 +32,7 @@ std::pair<std::shared_ptr<FsdpPass>, std::shared_ptr<FsdpBackward>> kept(Autogra
 // Invariant: autograd runs a node when all its outputs have their gradients, and runs ready nodes in the reverse order
 // of creation. Since each unit has one Begin node per pass and all ranks create them in the same order, all ranks
 // reduce-scatter their units in the same order.
-struct Begin : torch::autograd::Function<Begin> {
+struct Begin : AutogradFunction<Begin> {
   static variable_list forward(
       AutogradContext* context,
       const at::Tensor& /*anchor*/,
@@ -52,7 +53,7 @@ struct Begin : torch::autograd::Function<Begin> {
 };
 
 // Start of the graph of a unit without trainable parameters.
-struct BeginFrozen : torch::autograd::Function<BeginFrozen> {
+struct BeginFrozen : AutogradFunction<BeginFrozen> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const std::shared_ptr<FsdpPass>& pass) {
     keep(context, pass);
     return input.view_as(input);
@@ -67,7 +68,7 @@ struct BeginFrozen : torch::autograd::Function<BeginFrozen> {
 // End of a call of a module: its backward runs before that of the module's operators, which read the weights. `begin`
 // makes the output depend on the unit's parameters; without it, a rank whose operators used none of them would issue
 // fewer collectives than the others.
-struct End : torch::autograd::Function<End> {
+struct End : AutogradFunction<End> {
   static at::Tensor forward(
       AutogradContext* context,
       const at::Tensor& output,

@@ -1,6 +1,7 @@
 // Ring attention (https://arxiv.org/abs/2310.01889).
 #include <array>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/ops/attention/attention_lse.h"
 #include "lehr/ops/attention/attention_sequences.h"
@@ -158,7 +159,7 @@ struct RingHolder : torch::CustomClassHolder {
   Ring ring;
 };
 
-struct RingFunction : torch::autograd::Function<RingFunction> {
+struct RingFunction : AutogradFunction<RingFunction> {
   static at::Tensor forward(
       AutogradContext* context,
       const at::Tensor& q,

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/_unsafe_view.h>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/mesh/collectives.h"
 #include "lehr/meter/operator_watch.h"
 #include "lehr/ops/autograd.h"
@@ -13,7 +14,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct SequenceGather : torch::autograd::Function<SequenceGather> {
+struct SequenceGather : AutogradFunction<SequenceGather> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const mesh::Group* group) {
     ctx->save_for_backward({ops::save_or_recompute(ctx, "input", input)});
     ctx->saved_data["group"] = reinterpret_cast<int64_t>(group);
@@ -41,7 +42,7 @@ at::Tensor gather_and_regather(const at::Tensor& input, const mesh::Group& group
   if (group.size() == 1 || operator_watch() != nullptr || !at::GradMode::is_enabled() || !input.requires_grad()) {
     return mesh::all_gather(input, group, 1);
   }
-  return ops::recomputable_in_parts<SequenceGather>(SequenceGather::apply(input, &group), SequenceGather::regather);
+  return ops::recomputable_in_parts(SequenceGather::apply(input, &group), SequenceGather::regather);
 }
 
 }  // namespace lehr::shard

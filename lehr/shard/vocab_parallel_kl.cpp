@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/base/error.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
@@ -179,7 +180,7 @@ at::Tensor selected(const at::Tensor& rows, const at::Tensor& index) {
   return index.defined() ? rows.index_select(0, index) : rows;
 }
 
-struct VocabParallelKl : torch::autograd::Function<VocabParallelKl> {
+struct VocabParallelKl : AutogradFunction<VocabParallelKl> {
   static variable_list forward(
       AutogradContext* ctx,
       const at::Tensor& hidden,

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/meter/operator_watch.h"
 #include "lehr/ops/autograd.h"
@@ -99,7 +100,7 @@ LossGradients gradients_of(
   return gradients;
 }
 
-struct VocabParallelLoss : torch::autograd::Function<VocabParallelLoss> {
+struct VocabParallelLoss : AutogradFunction<VocabParallelLoss> {
   static at::Tensor forward(
       AutogradContext* ctx,
       const at::Tensor& hidden,

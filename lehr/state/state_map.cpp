@@ -48,6 +48,13 @@ void check_distinct(const std::vector<MapPort>& ports, const char* done) {
 }
 }  // namespace
 
+StateMap::StateMap() = default;
+StateMap::StateMap(const StateMap& other) = default;
+StateMap::StateMap(StateMap&& other) noexcept = default;
+StateMap& StateMap::operator=(const StateMap& other) = default;
+StateMap& StateMap::operator=(StateMap&& other) noexcept = default;
+StateMap::~StateMap() = default;
+
 StateMap::StateMap(
     std::vector<MapPort> inputs, std::vector<MapStep> steps, std::vector<MapPort> outputs, size_t num_values)
     : inputs_(std::move(inputs)), steps_(std::move(steps)), outputs_(std::move(outputs)), num_values_(num_values) {

@@ -44,7 +44,13 @@ struct StateGroup {
 class StateMap {
  public:
   /// The map of no tensors.
-  StateMap() = default;
+  StateMap();
+  // Defined in state_map.cpp, so that not every file compiles them.
+  StateMap(const StateMap& other);
+  StateMap(StateMap&& other) noexcept;
+  StateMap& operator=(const StateMap& other);
+  StateMap& operator=(StateMap&& other) noexcept;
+  ~StateMap();
   /// A graph of `num_values` values. Throws a usage error that names a tensor that would be read or produced twice, and
   /// for steps that are out of order.
   StateMap(std::vector<MapPort> inputs, std::vector<MapStep> steps, std::vector<MapPort> outputs, size_t num_values);

@@ -3,8 +3,8 @@
 #include <cctype>
 #include <filesystem>
 #include <iterator>
-#include <regex>
 
+#include "lehr/base/name_pattern.h"
 #include "lehr/config/suggest.h"
 #include "lehr/train/config.h"
 
@@ -115,10 +115,8 @@ void CheckpointConfig::check_exclusions(Problems& problems) const {
               "weights, such as \"lm_head\\\\.weight\"");
       continue;
     }
-    try {
-      const std::regex compiled(entry);
-    } catch (const std::regex_error& error) {
-      problems.add(key, "\"" + entry + "\" is not a regular expression: " + error.what());
+    if (const std::string problem = NamePattern::problem(entry); !problem.empty()) {
+      problems.add(key, problem);
     }
   }
 }

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <functional>
-#include <regex>
 
 #include "lehr/base/error.h"
+#include "lehr/base/name_pattern.h"
 #include "lehr/nn/float8.h"
 #include "lehr/peft/module_names.h"
 
@@ -39,12 +39,8 @@ void Float8Config::fields(FieldVisitor& v) {
 void Float8Config::check(Problems& problems) const {
   const auto check_patterns = [&](const char* key, const std::vector<std::string>& patterns) {
     for (size_t i = 0; i < patterns.size(); ++i) {
-      try {
-        const std::regex compiled(patterns[i]);
-      } catch (const std::regex_error& error) {
-        problems.add(
-            fmt::format("float8.{}.{}", key, i),
-            "\"" + patterns[i] + "\" is not a regular expression: " + error.what());
+      if (const std::string problem = NamePattern::problem(patterns[i]); !problem.empty()) {
+        problems.add(fmt::format("float8.{}.{}", key, i), problem);
       }
     }
   };
@@ -58,9 +54,8 @@ void Float8Config::check(Problems& problems) const {
 namespace {
 // Returns whether one of the patterns matches a whole name.
 std::function<bool(const std::string& name)> matcher(const std::vector<std::string>& patterns) {
-  return [compiled = std::vector<std::regex>(patterns.begin(), patterns.end())](const std::string& name) {
-    return std::any_of(
-        compiled.begin(), compiled.end(), [&](const std::regex& pattern) { return std::regex_match(name, pattern); });
+  return [compiled = std::vector<NamePattern>(patterns.begin(), patterns.end())](const std::string& name) {
+    return std::any_of(compiled.begin(), compiled.end(), [&](const auto& pattern) { return pattern.matches(name); });
   };
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/operation_meter.h"
 #include "lehr/ops/attention/attention.h"
 #include "lehr/ops/causal_conv/causal_conv.h"
@@ -326,7 +327,7 @@ TEST(Recompute, CountsTheFlopsOfRecomputedMatmulsSeparately) {
 }
 
 // Doubles its input; counts how often the result is recomputed.
-struct Twice : torch::autograd::Function<Twice> {
+struct Twice : AutogradFunction<Twice> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x) {
     ctx->save_for_backward({x});
     return x * 2;
@@ -340,7 +341,7 @@ struct Twice : torch::autograd::Function<Twice> {
 TEST(Recompute, SharesOneRecomputedTensorAmongAllReaders) {
   int made = 0;
   const at::Tensor x = leaf({3, 4}), weight = leaf({2, 4});
-  const at::Tensor twice = recomputable<Twice>(Twice::apply(x), [&made](torch::autograd::AutogradContext* ctx) {
+  const at::Tensor twice = recomputable(Twice::apply(x), [&made](torch::autograd::AutogradContext* ctx) {
     ++made;
     return ctx->get_saved_variables()[0] * 2;
   });

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/ops/grouped_linear/grouped_linear.h"
 #include "lehr/ops/linear/linear.h"
 #include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
@@ -184,7 +185,7 @@ TEST(WeightGradients, OfComputedWeightsAreNotDeferred) {
 }
 
 // Returns an undefined gradient.
-struct Stop : torch::autograd::Function<Stop> {
+struct Stop : AutogradFunction<Stop> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
   static Tensors backward(torch::autograd::AutogradContext*, const Tensors&) { return {at::Tensor()}; }
 };
@@ -232,7 +233,7 @@ TEST(WeightGradients, EqualAFullBackwardInRandomGraphs) {
 }
 
 // Returns its tensors to the graph and counts its backward calls, like an FSDP unit.
-struct Given : torch::autograd::Function<Given> {
+struct Given : AutogradFunction<Given> {
   static Tensors forward(torch::autograd::AutogradContext* ctx, const at::Tensor& a, const at::Tensor& b, int* runs) {
     ctx->saved_data["runs"] = reinterpret_cast<int64_t>(runs);
     ctx->set_materialize_grads(false);

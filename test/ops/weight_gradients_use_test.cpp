@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/base/error.h"
 #include "lehr/ops/linear/linear.h"
 #include "lehr/ops/weight_gradients.h"
@@ -185,7 +186,7 @@ TEST(WeightGradients, ReportAMissingWgrad) {
   run_dgrad()->backward_weight();  // an exception explains the missing wgrad
 }
 
-struct Failing : torch::autograd::Function<Failing> {
+struct Failing : AutogradFunction<Failing> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
   static Tensors backward(torch::autograd::AutogradContext*, const Tensors&) { throw std::runtime_error("no"); }
 };

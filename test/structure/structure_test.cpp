@@ -285,7 +285,7 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "BeginFrozen",
       "End"};
   static const std::regex kDeclared(R"(^[A-Za-z][A-Za-z_:<>, ]* ([a-z_0-9]+)\()");
-  static const std::regex kFunction(R"((?:struct|class) (\w+) : (?:public )?torch::autograd::Function<)");
+  static const std::regex kFunction(R"((?:struct|class) (\w+) : (?:public )?AutogradFunction<)");
   static const std::regex kScope(R"re(OperatorScope scope\(OperatorKind::\w+, "lehr::(\w+)"\))re");
   std::set<std::string> scopes;
   std::vector<std::string> complaints;
@@ -499,7 +499,7 @@ TEST(StructureRules, FindOperatorsWithoutAKind) {
   const Source function = {
       .path = "lehr/ops/new_op.cpp",
       .lines = {
-          "struct NewOp : torch::autograd::Function<NewOp> {",
+          "struct NewOp : AutogradFunction<NewOp> {",
           "  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {",
           "    return {grads[0]};",
           "  }",

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/meter/operator_watch.h"
 #include "lehr/ops/attention/attention_cpu.h"
@@ -25,7 +26,7 @@ at::Tensor sinks_gradient_by_head(
   return (sinks.unsqueeze(-1) - log_sum).exp().mul(products).sum(at::IntArrayRef{0, 2}, false, at::kDouble).neg();
 }
 
-struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
+struct AttentionFunction : AutogradFunction<AttentionFunction> {
   static at::Tensor forward(
       AutogradContext* ctx,
       const at::Tensor& q,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/operation_meter.h"
 
 namespace lehr::ops {
@@ -10,7 +11,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct Flash : torch::autograd::Function<Flash> {
+struct Flash : AutogradFunction<Flash> {
   static at::Tensor forward(
       AutogradContext* ctx,
       const at::Tensor& q,

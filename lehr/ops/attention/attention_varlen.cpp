@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/on_meta.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/ops/attention/attention_lse.h"
@@ -62,7 +63,7 @@ Attended attend(
   return {.out = at::_unsafe_view(out, {q.size(0), q.size(1), q.size(2), v.size(3)}), .log_sum = log_sum};
 }
 
-struct VariableLengthFunction : torch::autograd::Function<VariableLengthFunction> {
+struct VariableLengthFunction : AutogradFunction<VariableLengthFunction> {
   static at::Tensor forward(
       AutogradContext* ctx,
       const at::Tensor& q,

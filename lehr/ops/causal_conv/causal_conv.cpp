@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/operation_meter.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
@@ -172,7 +173,7 @@ variable_list backward_of(
       before.defined() ? dbefore.to(x.scalar_type()) : at::Tensor()};
 }
 
-struct CausalConvFunction : torch::autograd::Function<CausalConvFunction> {
+struct CausalConvFunction : AutogradFunction<CausalConvFunction> {
   static at::Tensor forward(
       AutogradContext* ctx,
       const at::Tensor& x,
@@ -300,7 +301,7 @@ at::Tensor causal_conv(
   if (will_differentiate(x, weight) || (tail.defined() && will_differentiate(tail)) ||
       (bias.defined() && will_differentiate(bias))) {
     const auto given = [](const at::Tensor& tensor) { return tensor.defined() ? std::optional(tensor) : std::nullopt; };
-    return recomputable<CausalConvFunction>(
+    return recomputable(
         CausalConvFunction::apply(x.contiguous(), weight.contiguous(), given(bias), given(sequences), given(tail)),
         CausalConvFunction::recompute);
   }

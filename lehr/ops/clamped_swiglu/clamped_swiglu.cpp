@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/operation_meter.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
@@ -62,7 +63,7 @@ at::Tensor backward_of(const at::Tensor& dy, const at::Tensor& gate_up, const Sw
   return gradient;
 }
 
-struct ClampedSwiGLUFunction : torch::autograd::Function<ClampedSwiGLUFunction> {
+struct ClampedSwiGLUFunction : AutogradFunction<ClampedSwiGLUFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate_up, double limit, double alpha) {
     ctx->save_for_backward({save_or_recompute(ctx, "gate_up", gate_up)});
     ctx->saved_data["limit"] = limit;
@@ -102,7 +103,7 @@ at::Tensor clamped_swiglu(const at::Tensor& gate_up, const SwiGLUClamp& clamp) {
     return reference::clamped_swiglu(gate_up, clamp);
   }
   if (will_differentiate(gate_up, gate_up)) {
-    return recomputable<ClampedSwiGLUFunction>(
+    return recomputable(
         ClampedSwiGLUFunction::apply(gate_up.contiguous(), clamp.limit, clamp.alpha), ClampedSwiGLUFunction::recompute);
   }
   return forward_of(gate_up.contiguous(), clamp);

@@ -4,6 +4,7 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/where.h>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/cpu.h"
@@ -20,7 +21,7 @@ at::Tensor inverse_norm(const at::Tensor& x) {
   return norm.reciprocal().masked_fill_(norm.eq(0), 0);
 }
 
-struct CosineDistanceFunction : torch::autograd::Function<CosineDistanceFunction> {
+struct CosineDistanceFunction : AutogradFunction<CosineDistanceFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& target) {
     const auto wide = cpu::wide_type(x.scalar_type());
     const at::Tensor wide_x = x.to(wide), wide_target = target.to(wide);

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/operation_meter.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/meter/operator_watch.h"
@@ -112,7 +113,7 @@ at::Tensor gradient_of_table(const at::Tensor& dy, const at::Tensor& ids, int64_
   return dtable;
 }
 
-struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
+struct EmbeddingFunction : AutogradFunction<EmbeddingFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& table, const at::Tensor& ids) {
     ctx->save_for_backward({ids});
     ctx->saved_data["rows"] = table.size(0);

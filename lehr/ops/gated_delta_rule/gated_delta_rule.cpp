@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/memory/caching_allocator.h"
 #include "lehr/meter/operation_meter.h"
 #include "lehr/meter/operator_profile.h"
@@ -151,7 +152,7 @@ variable_list backward_of(const GatedDeltaInputs& in, const at::Tensor& doutput,
   return gradients;
 }
 
-struct GatedDeltaFunction : torch::autograd::Function<GatedDeltaFunction> {
+struct GatedDeltaFunction : AutogradFunction<GatedDeltaFunction> {
   static variable_list forward(
       AutogradContext* ctx,
       const at::Tensor& query,

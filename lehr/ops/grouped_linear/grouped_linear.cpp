@@ -1,6 +1,7 @@
 // The autograd function of grouped matmuls: group by group with ops/matmul/matmul.h, or ATen's grouped matmul on a GPU.
 #include "lehr/ops/grouped_linear/grouped_linear.h"
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/on_meta.h"
 #include "lehr/meter/operation_meter.h"
 #include "lehr/meter/operator_profile.h"
@@ -17,7 +18,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
+struct GroupedLinear : AutogradFunction<GroupedLinear> {
   static at::Tensor forward(
       AutogradContext* ctx,
       const at::Tensor& input,

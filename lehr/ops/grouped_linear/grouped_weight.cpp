@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/base/error.h"
 #include "lehr/meter/operation_meter.h"
 #include "lehr/meter/operator_profile.h"
@@ -53,7 +54,7 @@ at::Tensor gradient_of(const std::vector<Operands>& parts, int64_t groups) {
 }
 
 // The node of the weight: its backward runs when all parts have handed over their operands.
-struct Weight : torch::autograd::Function<Weight> {
+struct Weight : AutogradFunction<Weight> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& weight, const Holder& handed) {
     ctx->set_materialize_grads(false);
     ctx->saved_data["handed"] = c10::IValue::make_capsule(handed);
@@ -74,7 +75,7 @@ struct Weight : torch::autograd::Function<Weight> {
   }
 };
 
-struct Product : torch::autograd::Function<Product> {
+struct Product : AutogradFunction<Product> {
   static at::Tensor forward(
       AutogradContext* ctx,
       const at::Tensor& input,

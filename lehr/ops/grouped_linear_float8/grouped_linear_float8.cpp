@@ -5,6 +5,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/on_meta.h"
 #include "lehr/meter/operation_meter.h"
 #include "lehr/meter/operator_profile.h"
@@ -134,7 +135,7 @@ c10::intrusive_ptr<GroupMatmuls> matmuls_of(AutogradContext* ctx) {
   return c10::static_intrusive_pointer_cast<GroupMatmuls>(ctx->saved_data[kMatmuls].toCapsule());
 }
 
-struct GroupedLinearFloat8 : torch::autograd::Function<GroupedLinearFloat8> {
+struct GroupedLinearFloat8 : AutogradFunction<GroupedLinearFloat8> {
   // Saves the operands unrounded, because the gradients need other scales.
   static at::Tensor forward(
       AutogradContext* ctx,

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/on_meta.h"
 #include "lehr/meter/operation_meter.h"
 #include "lehr/meter/operator_profile.h"
@@ -29,7 +30,7 @@ at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight) {
   return at::_unsafe_view(product(rows_of(input), weight.t()), shape);
 }
 
-struct LinearFunction : torch::autograd::Function<LinearFunction> {
+struct LinearFunction : AutogradFunction<LinearFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight) {
     ctx->save_for_backward({save_operand(ctx, "input", input, weight), weight});
     note_weight_gradients(ctx, weight);

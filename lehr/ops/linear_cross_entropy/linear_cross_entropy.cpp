@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/on_meta.h"
 #include "lehr/meter/operation_meter.h"
 #include "lehr/meter/operator_profile.h"
@@ -137,7 +138,7 @@ Result over_rows(
   return {.losses = losses, .unit = over_chunks(rows.hidden, weight, chunk, wanted, loss, row_scale)};
 }
 
-struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropyFunction> {
+struct LinearCrossEntropyFunction : AutogradFunction<LinearCrossEntropyFunction> {
   static at::Tensor forward(
       AutogradContext* ctx,
       const at::Tensor& hidden,

@@ -8,6 +8,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/on_meta.h"
 #include "lehr/meter/operation_meter.h"
 #include "lehr/meter/operator_profile.h"
@@ -99,7 +100,7 @@ at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight, co
   return at::_unsafe_view(float8_product(rows_of(input), weight, /*fast=*/true, over_inputs), shape);
 }
 
-struct LinearFloat8 : torch::autograd::Function<LinearFloat8> {
+struct LinearFloat8 : AutogradFunction<LinearFloat8> {
   // Saves the operands unrounded, because the gradients need other scales.
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight, Float8Recipe recipe) {

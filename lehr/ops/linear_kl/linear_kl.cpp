@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/on_meta.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
@@ -151,7 +152,7 @@ LinearKl spread_values(const LinearKl& rows, const at::Tensor& index, int64_t co
       .agrees = spread(rows.agrees, index, count)};
 }
 
-struct LinearKlFunction : torch::autograd::Function<LinearKlFunction> {
+struct LinearKlFunction : AutogradFunction<LinearKlFunction> {
   static variable_list forward(
       AutogradContext* ctx,
       const at::Tensor& hidden,

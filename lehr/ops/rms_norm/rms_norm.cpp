@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/operation_meter.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
@@ -103,7 +104,7 @@ Added added_to(const at::Tensor& x, const at::Tensor& branch) {
   return branch.defined() ? Added{branch.contiguous(), at::empty_like(x)} : Added{};
 }
 
-struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
+struct RmsNormFunction : AutogradFunction<RmsNormFunction> {
   // Returns the normalized rows and, if `with_sum`, the normalized sum, which is x itself if there is no branch.
   static variable_list forward(
       AutogradContext* ctx,
@@ -187,7 +188,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, N
   if (will_differentiate(x, weight)) {
     const auto outputs =
         RmsNormFunction::apply(x.contiguous(), weight.contiguous(), std::optional<at::Tensor>(), eps, kind, false);
-    return recomputable<RmsNormFunction>(outputs[0], RmsNormFunction::recompute);
+    return recomputable(outputs[0], RmsNormFunction::recompute);
   }
   return std::get<0>(forward_of(x.contiguous(), weight.contiguous(), eps, kind, false));
 }
@@ -212,7 +213,7 @@ std::tuple<at::Tensor, at::Tensor> add_rms_norm(
   if (will_differentiate(hidden_states, branch, weight)) {
     const auto outputs = RmsNormFunction::apply(
         x, weight.contiguous(), branch.defined() ? std::optional(branch) : std::nullopt, eps, kind, true);
-    return {outputs[1], recomputable<RmsNormFunction>(outputs[0], RmsNormFunction::recompute)};
+    return {outputs[1], recomputable(outputs[0], RmsNormFunction::recompute)};
   }
   const Added added = added_to(x, branch);
   const at::Tensor normed = std::get<0>(forward_of(x, weight.contiguous(), eps, kind, false, added));

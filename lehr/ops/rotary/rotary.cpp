@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/operation_meter.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
@@ -172,7 +173,7 @@ std::tuple<at::Tensor, at::Tensor> norm_rotated_backward(
 }
 
 // Rotation of x (B, T, H, D), which is q or k. One call each instead of one for both, so that a frozen k costs nothing.
-struct RotaryFunction : torch::autograd::Function<RotaryFunction> {
+struct RotaryFunction : AutogradFunction<RotaryFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const CosSin& angles) {
     ctx->save_for_backward({angles.cos, angles.sin});
     ctx->saved_data["interleaved"] = angles.interleaved;
@@ -196,7 +197,7 @@ struct RotaryFunction : torch::autograd::Function<RotaryFunction> {
   }
 };
 
-struct NormRotaryFunction : torch::autograd::Function<NormRotaryFunction> {
+struct NormRotaryFunction : AutogradFunction<NormRotaryFunction> {
   static at::Tensor forward(
       AutogradContext* ctx,
       const at::Tensor& x,
@@ -269,13 +270,13 @@ at::Tensor rotate(const at::Tensor& x, const CosSin& angles) {
   }
   const at::Tensor dense = x.contiguous();
   const at::Tensor y = RotaryFunction::apply(dense, angles);
-  return can_recompute(dense) ? recomputable<RotaryFunction>(y, RotaryFunction::recompute) : y;
+  return can_recompute(dense) ? recomputable(y, RotaryFunction::recompute) : y;
 }
 
 at::Tensor norm_rotate(
     const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, const CosSin& angles) {
   if (will_differentiate(x, weight)) {
-    return recomputable<NormRotaryFunction>(
+    return recomputable(
         NormRotaryFunction::apply(x.contiguous(), weight.contiguous(), eps, kind, angles),
         NormRotaryFunction::recompute);
   }

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty_like.h>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/operation_meter.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
@@ -62,7 +63,7 @@ std::tuple<at::Tensor, at::Tensor> backward_of(
   return {dgate, dup};
 }
 
-struct SiluMulFunction : torch::autograd::Function<SiluMulFunction> {
+struct SiluMulFunction : AutogradFunction<SiluMulFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate, const at::Tensor& up) {
     ctx->save_for_backward({save_or_recompute(ctx, "gate", gate), save_or_recompute(ctx, "up", up)});
     return forward_of(gate, up);
@@ -102,8 +103,7 @@ at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up) {
     return reference::silu_mul(gate, up);
   }
   if (will_differentiate(gate, up)) {
-    return recomputable<SiluMulFunction>(
-        SiluMulFunction::apply(gate.contiguous(), up.contiguous()), SiluMulFunction::recompute);
+    return recomputable(SiluMulFunction::apply(gate.contiguous(), up.contiguous()), SiluMulFunction::recompute);
   }
   return forward_of(gate.contiguous(), up.contiguous());
 }

@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/meter/operation_meter.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/meter/operator_watch.h"
@@ -169,7 +170,7 @@ bool multiplies(const at::Tensor& tokens, const at::Tensor& order) {
   return order.size(0) > tokens.size(0);
 }
 
-struct Permute : torch::autograd::Function<Permute> {
+struct Permute : AutogradFunction<Permute> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& tokens, const at::Tensor& order, const at::Tensor& inverse) {
     ctx->save_for_backward(
@@ -198,7 +199,7 @@ struct Permute : torch::autograd::Function<Permute> {
   }
 };
 
-struct SumCopies : torch::autograd::Function<SumCopies> {
+struct SumCopies : AutogradFunction<SumCopies> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& sorted, const at::Tensor& weights, const at::Tensor& inverse) {
     ctx->save_for_backward({save_or_recompute(ctx, "sorted", sorted), weights, inverse});
@@ -217,7 +218,7 @@ struct SumCopies : torch::autograd::Function<SumCopies> {
 };
 
 // A permutation of rows. Its gradient is the inverse permutation, by index_select instead of index_add.
-struct Reorder : torch::autograd::Function<Reorder> {
+struct Reorder : AutogradFunction<Reorder> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& sorted, const at::Tensor& order, const at::Tensor& inverse) {
     ctx->save_for_backward({order});
@@ -272,9 +273,8 @@ at::Tensor permute_tokens(const at::Tensor& tokens, const TokenPermutation& perm
       shape_of(tokens),
       count);
   const at::Tensor copies = Permute::apply(tokens.contiguous(), permutation.order, permutation.inverse);
-  return will_differentiate(tokens) && multiplies(tokens, permutation.order)
-             ? recomputable<Permute>(copies, Permute::recompute)
-             : copies;
+  return will_differentiate(tokens) && multiplies(tokens, permutation.order) ? recomputable(copies, Permute::recompute)
+                                                                             : copies;
 }
 
 at::Tensor unpermute_rows(const at::Tensor& sorted, const TokenPermutation& permutation) {
