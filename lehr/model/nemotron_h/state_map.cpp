@@ -4,6 +4,8 @@
 #include <map>
 #include <string_view>
 
+#include "lehr/model/fused_projection.h"
+
 namespace lehr::model {
 
 namespace {
@@ -42,18 +44,10 @@ std::string stored_name(std::string name) {
   return bare || name.starts_with("lm_head.") || name.starts_with("score.") ? name : kBackbonePrefix + name;
 }
 
-// Brings the rows of z, x, B, C and dt, each of all groups, into the order of groups, each with all five.
-state::StateMap rows_by_group(const std::string& stored, const std::string& name, const Mamba2Config& sizes) {
+// The numbers of rows of z, x, B, C and dt that a group of heads has in in_proj.
+std::vector<int64_t> rows_of_group(const Mamba2Config& sizes) {
   const int64_t heads = sizes.mamba_num_heads / sizes.n_groups, width = heads * sizes.mamba_head_dim;
-  std::vector<Range> rows;
-  for (int64_t group = 0; group < sizes.n_groups; ++group) {
-    int64_t first = 0;  // row of this kind
-    for (const int64_t size : {width, width, sizes.ssm_state_size, sizes.ssm_state_size, heads}) {
-      rows.push_back({first + group * size, first + (group + 1) * size});
-      first += sizes.n_groups * size;
-    }
-  }
-  return state::reorder(stored, name, 0, rows);
+  return {width, width, sizes.ssm_state_size, sizes.ssm_state_size, heads};
 }
 }  // namespace
 
@@ -62,7 +56,7 @@ state::StateMap with_nemotron_h_names(const state::StateMap& map, const Mamba2Co
   for (const std::string& name : map.input_names()) {
     const size_t conv = name.find(kConv);
     if (name.ends_with(kInProj)) {
-      maps.push_back(rows_by_group(stored_name(name), name, sizes));
+      maps.push_back(fused_projection({{stored_name(name), rows_of_group(sizes)}}, name, sizes.n_groups));
     } else if (conv == std::string::npos) {
       maps.push_back(state::rename(stored_name(name), name));
     } else if (const std::string own = name.substr(conv + kConv.size()); own == "x" || own == "x_bias") {
