@@ -46,6 +46,18 @@ int64_t LinearAttentionConfig::flops_per_token() const {
   return 18 * linear_num_value_heads * linear_key_head_dim * linear_value_head_dim;
 }
 
+nn::GatedDeltaNetParameters LinearAttentionConfig::parameters(const LayerSizes& sizes) const {
+  return {
+      .hidden_size = sizes.hidden_size,
+      .num_key_heads = linear_num_key_heads,
+      .num_value_heads = linear_num_value_heads,
+      .key_head_dim = linear_key_head_dim,
+      .value_head_dim = linear_value_head_dim,
+      .conv_kernel = linear_conv_kernel_dim,
+      .norm_eps = sizes.rms_norm_eps,
+      .init = nn::Init::normal(sizes.initializer_range)};
+}
+
 LinearAttentionConfig LinearAttentionConfig::from_hf(const Node& config, int64_t num_hidden_layers) {
   LinearAttentionConfig linear;
   linear.linear_conv_kernel_dim = int_or(config, "linear_conv_kernel_dim", linear.linear_conv_kernel_dim);

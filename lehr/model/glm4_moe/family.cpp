@@ -24,18 +24,15 @@ struct Family {
   static constexpr std::array kOwnKeys{"attention_bias", "num_experts_per_tok", "partial_rotary_factor"};
 
   static Glm4MoELayerParameters layer_parameters(const DecoderConfig& config) {
-    const MoEConfig& moe = value_of(config.moe, "experts");
-    check_deepseek_moe(moe);
+    check_deepseek_moe(value_of(config.moe, "experts"));
     auto params = mixture_parameters(config);
-    params.shared_expert_intermediate_size = moe.shared_expert_width();
     params.qk_norm = config.qk_norm;
     params.rotary_dim = config.rotary_dim();
     return params;
   }
 
   static void read(const Node& config, DecoderConfig& shape) {
-    shape.moe = read_deepseek_moe(
-        config, {.n_group = 1, .topk_group = 1, .first_k_dense_replace = 1, .routed_scaling_factor = 1});
+    shape.moe = read_deepseek_moe(config, {.router = deepseek_router(1, 1, 1), .first_k_dense_replace = 1});
     shape.num_nextn_predict_layers = read_mtp_modules(kMtpNames, config);
     shape.qkv_bias = bool_or(config, "attention_bias", false);
     shape.qk_norm = bool_or(config, "use_qk_norm", false);

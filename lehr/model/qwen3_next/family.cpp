@@ -14,17 +14,7 @@ namespace lehr::model {
 template class DecoderImpl<Qwen3NextLayer, Qwen3NextLayerParameters>;
 
 Qwen3NextLayerParameters hybrid_parameters(const DecoderConfig& config) {
-  return {
-      .hidden_size = config.hidden_size,
-      .num_attention_heads = config.num_attention_heads,
-      .num_key_value_heads = config.num_key_value_heads,
-      .rms_norm_eps = config.rms_norm_eps,
-      .head_dim = config.head_dim,
-      .rotary_dim = config.rotary_dim(),
-      .initializer_range = config.initializer_range,
-      .linear = value_of(config.linear_attention, "linear attention"),
-      .intermediate_size = config.intermediate_size,
-      .moe = config.moe};
+  return {layer_sizes(config), config.rotary_dim(), value_of(config.linear_attention, "linear attention"), config.moe};
 }
 
 namespace {
