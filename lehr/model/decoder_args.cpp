@@ -15,17 +15,30 @@ bool is_layer(const std::string& name) {
   return number != 0 && name.find_first_not_of("0123456789", number) == std::string::npos &&
          ("." + name.substr(0, number)).ends_with(".layers.");
 }
+
+bool has_blocks(const Node& config) {
+  const Node* blocks = config.find("block_configs");
+  return blocks != nullptr && !blocks->is_null();
+}
 }  // namespace
 
-void require_keys(const Node& config, std::span<const char* const> keys) {
-  const Node* blocks = config.find("block_configs");
-  if (blocks != nullptr && !blocks->is_null()) {
+void require_keys(const Node& config, std::span<const char* const> keys, std::span<const char* const> nullable) {
+  if (has_blocks(config)) {
     return;
   }
   for (const std::string_view key : keys) {
-    const bool found = !config.at(std::string(key)).is_null() || key == "num_key_value_heads";  // the number of heads
+    const bool may_be_null = std::find(nullable.begin(), nullable.end(), key) != nullable.end();
+    const bool found = !config.at(std::string(key)).is_null() || may_be_null;
     require(found, "{}: {}: expected a value, found null", config.origin(), key);
   }
+}
+
+int64_t read_key_value_heads(const Node& config, int64_t otherwise) {
+  constexpr const char* kKey = "num_key_value_heads";
+  if (config.find(kKey) == nullptr || has_blocks(config)) {
+    return int_or(config, kKey, otherwise);
+  }
+  return config.at(kKey).as_int();
 }
 
 descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderConfig& config) {

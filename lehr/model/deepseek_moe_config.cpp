@@ -44,6 +44,16 @@ nn::RouterOptions read_deepseek_router(const Node& config, const nn::RouterOptio
       double_or(config, "routed_scaling_factor", defaults.routed_scaling_factor));
 }
 
+MoEConfig deepseek_experts(
+    int64_t num_experts, int64_t num_experts_per_tok, int64_t width, const nn::RouterOptions& router) {
+  return {
+      .num_experts = num_experts,
+      .num_experts_per_tok = num_experts_per_tok,
+      .moe_intermediate_size = width,
+      .expert_bias = true,
+      .router = router};
+}
+
 MoEConfig read_deepseek_moe(const Node& config, const DeepseekMoEDefaults& defaults) {
   refuse_unsupported(config);
   MoEConfig moe{

@@ -19,6 +19,10 @@ nn::RouterOptions deepseek_router(int64_t n_group, int64_t topk_group, double ro
 /// Reads its options; `defaults` are those of a config.json without the keys.
 nn::RouterOptions read_deepseek_router(const Node& config, const nn::RouterOptions& defaults);
 
+/// Experts with such a router and its bias; `width` is moe_intermediate_size. They have no shared expert yet.
+MoEConfig deepseek_experts(
+    int64_t num_experts, int64_t num_experts_per_tok, int64_t width, const nn::RouterOptions& router);
+
 /// Reads the experts. Throws a usage error that names the key for a router of another kind.
 MoEConfig read_deepseek_moe(const Node& config, const DeepseekMoEDefaults& defaults);
 

@@ -62,13 +62,8 @@ struct Family {
 };
 
 DecoderConfig published() {
-  MoEConfig moe{
-      .num_experts = 256,
-      .num_experts_per_tok = 8,
-      .moe_intermediate_size = 2048,
-      .expert_bias = true,
-      .n_shared_experts = 1,
-      .router = deepseek_router(8, 4, 2.5)};
+  MoEConfig moe = deepseek_experts(256, 8, 2048, deepseek_router(8, 4, 2.5));
+  moe.n_shared_experts = 1;
   moe.set_dense_layers(3);
   return {
       .vocab_size = 129280,

@@ -5,6 +5,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
 #include "lehr/model/config_values.h"
+#include "lehr/model/debug_vocabulary.h"
 #include "lehr/model/decoder_limits.h"
 #include "lehr/model/define_decoder_family.h"
 #include "lehr/model/rope_config.h"
@@ -85,7 +86,7 @@ DecoderConfig published() {
 
 DecoderConfig debug_model() {
   DecoderConfig config = published();
-  config.vocab_size = 2048;
+  set_debug_vocabulary(config);
   config.hidden_size = 256;
   config.intermediate_size = 768;
   config.num_hidden_layers = 8;
@@ -93,8 +94,6 @@ DecoderConfig debug_model() {
   config.num_key_value_heads = 4;
   config.head_dim = 32;
   config.max_position_embeddings = 4096;
-  config.bos_token_id = {};
-  config.eos_token_id = {};
   config.moe = MoEConfig{
       .num_experts = 32,
       .num_experts_per_tok = 4,

@@ -1,4 +1,4 @@
-#include "lehr/model/nemotron_h/state_map.h"
+#include "lehr/model/mixer_names.h"
 
 #include <array>
 #include <map>
@@ -51,7 +51,7 @@ std::vector<int64_t> rows_of_group(const Mamba2Config& sizes) {
 }
 }  // namespace
 
-state::StateMap with_nemotron_h_names(const state::StateMap& map, const Mamba2Config& sizes) {
+state::StateMap with_mixer_names(const state::StateMap& map, const Mamba2Config& sizes) {
   std::vector<state::StateMap> maps;
   for (const std::string& name : map.input_names()) {
     const size_t conv = name.find(kConv);
@@ -106,7 +106,7 @@ Members members_with(std::string_view tensor_of_mixer) {
 }
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> nemotron_h_module_names(const std::vector<std::string>& stored) {
+std::vector<std::pair<std::string, std::string>> mixer_module_names(const std::vector<std::string>& stored) {
   std::map<std::string, Members> of_layer;
   for (const std::string& name : stored) {
     const std::string layer = layer_of(name);
