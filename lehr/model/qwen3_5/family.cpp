@@ -15,8 +15,6 @@
 namespace lehr::model {
 
 namespace {
-constexpr const char* kMtpLayers = "mtp_num_hidden_layers";
-
 const LinearAttentionConfig& linear_of(const DecoderConfig& config) {
   return value_of(config.linear_attention, "linear attention");
 }
@@ -46,13 +44,14 @@ struct Dense {
     shape.linear_attention = LinearAttentionConfig::from_hf(config, shape.num_hidden_layers);
     shape.partial_rotary_factor = read_partial_rotary_factor(config, 0.25);
     const bool is_ours = config.find(descriptor::kMtpModulesKey) != nullptr;  // a folder that Lehr wrote
-    const int64_t modules = is_ours ? read_mtp_modules(kMtpNames, config) : int_or(config, kMtpLayers, 1);
+    const int64_t modules =
+        is_ours ? read_mtp_modules(kMtpNames, config) : int_or(config, descriptor::kMtpLayersKey, 1);
     require(
         modules == 0 || modules == 1,
         "{}: {}: expected 0 or 1, the modules for multi-token prediction that checkpoints of this model type have "
         "names for, found {}",
         config.origin(),
-        kMtpLayers,
+        descriptor::kMtpLayersKey,
         modules);
     shape.num_nextn_predict_layers = modules;
   }
@@ -61,7 +60,7 @@ struct Dense {
     linear_of(shape).to_hf(node, shape.num_hidden_layers);
     node.set("partial_rotary_factor", Node(shape.partial_rotary_factor));
     node.set(descriptor::kMtpModulesKey, Node(shape.mtp_modules()));
-    node.set(kMtpLayers, Node(shape.mtp_modules()));  // the published key, for other programs
+    node.set(descriptor::kMtpLayersKey, Node(shape.mtp_modules()));  // the published key, for other programs
   }
 };
 
