@@ -29,7 +29,7 @@ bool replace_prefix(std::string& name, std::string_view from, std::string_view t
   return true;
 }
 
-std::string stored_name(std::string name) {
+std::string published_name(std::string name) {
   const bool bare = !name.starts_with("model.") && !name.starts_with("lm_head.") && !name.starts_with("score.");
   replace_prefix(name, "model.", "");
   if (!replace_prefix(name, "embed_tokens.", "embeddings.")) {
@@ -56,14 +56,14 @@ state::StateMap with_mixer_names(const state::StateMap& map, const Mamba2Config&
   for (const std::string& name : map.input_names()) {
     const size_t conv = name.find(kConv);
     if (name.ends_with(kInProj)) {
-      maps.push_back(fused_projection({{stored_name(name), rows_of_group(sizes)}}, name, sizes.n_groups));
+      maps.push_back(fused_projection({{published_name(name), rows_of_group(sizes)}}, name, sizes.n_groups));
     } else if (conv == std::string::npos) {
-      maps.push_back(state::rename(stored_name(name), name));
+      maps.push_back(state::rename(published_name(name), name));
     } else if (const std::string own = name.substr(conv + kConv.size()); own == "x" || own == "x_bias") {
       const std::string module = name.substr(0, conv + kConv.size()), ending = own.substr(1);
       const int64_t keys = sizes.n_groups * sizes.ssm_state_size;
       maps.push_back(state::split(
-          stored_name(module) + (ending.empty() ? "weight" : "bias"),
+          published_name(module) + (ending.empty() ? "weight" : "bias"),
           {module + "x" + ending, module + "b" + ending, module + "c" + ending},
           0,
           {sizes.inner_size(), keys, keys}));
