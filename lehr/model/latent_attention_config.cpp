@@ -30,7 +30,7 @@ std::optional<double> LatentAttentionConfig::scale(const nn::RopeScaling& scalin
 }
 
 nn::MultiHeadLatentAttentionParameters LatentAttentionConfig::parameters(
-    const LayerSizes& sizes, std::optional<double> scale) const {
+    const LayerSizes& sizes, std::optional<double> attention_scale) const {
   return {
       .hidden_size = sizes.hidden_size,
       .num_attention_heads = sizes.num_attention_heads,
@@ -40,7 +40,7 @@ nn::MultiHeadLatentAttentionParameters LatentAttentionConfig::parameters(
       .qk_rope_head_dim = qk_rope_head_dim,
       .v_head_dim = v_head_dim,
       .attention_bias = attention_bias,
-      .scale = scale,
+      .scale = attention_scale,
       .rotary_style = rope_interleave ? nn::RotaryStyle::interleaved : nn::RotaryStyle::half,
       .init = nn::Init::normal(sizes.initializer_range)};
 }

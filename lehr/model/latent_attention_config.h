@@ -34,7 +34,8 @@ struct LatentAttentionConfig {
   /// Factor on the scores of a model with this RoPE scaling; nullopt for 1 / sqrt(qk_head_dim()).
   std::optional<double> scale(const nn::RopeScaling& scaling) const;
   /// The attention of a layer with these sizes.
-  nn::MultiHeadLatentAttentionParameters parameters(const LayerSizes& sizes, std::optional<double> scale) const;
+  nn::MultiHeadLatentAttentionParameters parameters(
+      const LayerSizes& sizes, std::optional<double> attention_scale) const;
 
   static LatentAttentionConfig from_hf(const Node& config);
   void to_hf(Node& config) const;
