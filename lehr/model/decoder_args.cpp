@@ -57,35 +57,15 @@ descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderCo
   for (int64_t layer = 0; !config.pattern.sliding.empty() && layer < config.num_hidden_layers; ++layer) {
     form.windows.push_back(config.pattern.window(layer).value_or(0));
   }
-  if (config.latent_attention) {
-    const LatentAttentionConfig& latent = *config.latent_attention;
-    form.latent_attention = descriptor::LatentAttentionForm{
-        .q_lora_rank = latent.q_lora_rank.value_or(0),
-        .kv_lora_rank = latent.kv_lora_rank,
-        .qk_nope_head_dim = latent.qk_nope_head_dim,
-        .qk_rope_head_dim = latent.qk_rope_head_dim,
-        .v_head_dim = latent.v_head_dim,
-        .bias = latent.attention_bias};
-  }
   form.moe_latent_size = config.moe ? config.moe->moe_latent_size : 0;
+  if (config.latent_attention) {
+    form.latent_attention = config.latent_attention->form();
+  }
   if (config.linear_attention) {
-    const LinearAttentionConfig& linear = *config.linear_attention;
-    form.delta_net = descriptor::GatedDeltaNetForm{
-        .num_key_heads = linear.linear_num_key_heads,
-        .num_value_heads = linear.linear_num_value_heads,
-        .key_head_dim = linear.linear_key_head_dim,
-        .value_head_dim = linear.linear_value_head_dim,
-        .conv_kernel = linear.linear_conv_kernel_dim};
+    form.delta_net = config.linear_attention->form();
   }
   if (config.mamba2) {
-    const Mamba2Config& mamba = *config.mamba2;
-    form.mamba2 = descriptor::Mamba2Form{
-        .num_heads = mamba.mamba_num_heads,
-        .head_dim = mamba.mamba_head_dim,
-        .num_groups = mamba.n_groups,
-        .state_size = mamba.ssm_state_size,
-        .conv_kernel = mamba.conv_kernel,
-        .conv_bias = mamba.use_conv_bias};
+    form.mamba2 = config.mamba2->form();
   }
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     if (config.has_states(layer)) {

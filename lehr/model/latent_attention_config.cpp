@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "lehr/descriptor/block_account.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/decoder_limits.h"
 #include "lehr/model/rope_config.h"
@@ -43,6 +44,16 @@ nn::MultiHeadLatentAttentionParameters LatentAttentionConfig::parameters(
       .scale = attention_scale,
       .rotary_style = rope_interleave ? nn::RotaryStyle::interleaved : nn::RotaryStyle::half,
       .init = nn::Init::normal(sizes.initializer_range)};
+}
+
+descriptor::LatentAttentionForm LatentAttentionConfig::form() const {
+  return {
+      .q_lora_rank = q_lora_rank.value_or(0),
+      .kv_lora_rank = kv_lora_rank,
+      .qk_nope_head_dim = qk_nope_head_dim,
+      .qk_rope_head_dim = qk_rope_head_dim,
+      .v_head_dim = v_head_dim,
+      .bias = attention_bias};
 }
 
 // Absent keys are those of transformers' DeepseekV3Config, if that has a value which most models share.

@@ -9,6 +9,9 @@
 #include "lehr/model/layer_sizes.h"
 #include "lehr/nn/rotary.h"
 
+namespace lehr::descriptor {
+struct LatentAttentionForm;
+}
 namespace lehr::nn {
 struct MultiHeadLatentAttentionParameters;
 }
@@ -36,6 +39,8 @@ struct LatentAttentionConfig {
   /// The attention of a layer with these sizes.
   nn::MultiHeadLatentAttentionParameters parameters(
       const LayerSizes& sizes, std::optional<double> attention_scale) const;
+  /// The sizes that decide its number of parameters and its memory.
+  descriptor::LatentAttentionForm form() const;
 
   static LatentAttentionConfig from_hf(const Node& config);
   void to_hf(Node& config) const;

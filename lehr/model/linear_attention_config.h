@@ -8,6 +8,9 @@
 #include "lehr/config/node.h"
 #include "lehr/model/layer_sizes.h"
 
+namespace lehr::descriptor {
+struct GatedDeltaNetForm;
+}
 namespace lehr::nn {
 struct GatedDeltaNetParameters;
 }
@@ -29,6 +32,8 @@ struct LinearAttentionConfig {
   int64_t flops_per_token() const;
   /// The gated DeltaNet of a layer with these sizes.
   nn::GatedDeltaNetParameters parameters(const LayerSizes& sizes) const;
+  /// The sizes that decide its number of parameters and its memory.
+  descriptor::GatedDeltaNetForm form() const;
 
   /// Reads the sizes and layer_types, or full_attention_interval. Throws a usage error that names the layer for another
   /// type, and for another number of layers.

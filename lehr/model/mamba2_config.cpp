@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
+#include "lehr/descriptor/block_account.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/decoder_limits.h"
 #include "lehr/nn/linear_attention.h"
@@ -103,6 +104,16 @@ nn::Mamba2Parameters Mamba2Config::parameters(const LayerSizes& sizes) const {
       .initial_step_floor = time_step_floor,
       .norm_eps = sizes.rms_norm_eps,
       .init = nn::Init::normal(sizes.initializer_range)};
+}
+
+descriptor::Mamba2Form Mamba2Config::form() const {
+  return {
+      .num_heads = mamba_num_heads,
+      .head_dim = mamba_head_dim,
+      .num_groups = n_groups,
+      .state_size = ssm_state_size,
+      .conv_kernel = conv_kernel,
+      .conv_bias = use_conv_bias};
 }
 
 void Mamba2Config::to_hf(Node& config, int64_t num_hidden_layers) const {

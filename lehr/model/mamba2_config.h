@@ -8,6 +8,9 @@
 #include "lehr/config/node.h"
 #include "lehr/model/layer_sizes.h"
 
+namespace lehr::descriptor {
+struct Mamba2Form;
+}
 namespace lehr::nn {
 struct Mamba2Parameters;
 }
@@ -47,6 +50,8 @@ struct Mamba2Config {
   int64_t flops_per_token() const { return 12 * inner_size() * ssm_state_size; }
   /// The Mamba-2 block of a layer with these sizes.
   nn::Mamba2Parameters parameters(const LayerSizes& sizes) const;
+  /// The sizes that decide its number of parameters and its memory.
+  descriptor::Mamba2Form form() const;
 
   /// Reads the sizes and hybrid_override_pattern, or layers_block_type. Throws a usage error that names the layer for
   /// another kind of mixer, and for another number of layers.
