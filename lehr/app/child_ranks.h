@@ -14,6 +14,7 @@ struct FewerRanks {
   std::vector<std::string> args = {};
 };
 
+/// The program to launch, and how.
 struct ChildRanksOptions {
   /// The file of the program, and its arguments.
   std::string program;

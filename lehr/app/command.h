@@ -30,6 +30,7 @@ struct Command {
 /// All commands, in the order of the program's help.
 const std::vector<Command>& commands();
 
+/// The functions of the commands, one each.
 int train(const std::vector<std::string>& args, const train::TrainSpecs& specs);
 /// The config that `train` runs with these arguments, which are not --help. Throws as `train` does.
 train::TrainConfig train_config(const std::vector<std::string>& args);

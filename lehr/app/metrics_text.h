@@ -10,6 +10,7 @@
 
 namespace lehr::app {
 
+/// Runs in the order in which they are shown.
 using WatchedRuns = std::vector<std::unique_ptr<WatchedRun>>;
 
 /// How metrics are shown.

@@ -13,7 +13,7 @@ namespace lehr::app {
 void StopNotice::listen(bool tells) {
   tells_ = tells;
   signals_.emplace();
-  signals_->set_last_act([this](int signal, bool) { tell(signal); });
+  signals_->set_exit_callback([this](int signal, bool) { tell(signal); });
 }
 
 void StopNotice::set(std::string kept) {

@@ -146,7 +146,7 @@ train::TrainConfig train_config(const std::vector<std::string>& args) {
 
 int train(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
   return train_on(args, specs, [](const train::TrainConfig& config, StopSignals& signals, const RankBody& body) {
-    signals.set_last_act([](int signal, bool second) { mesh::report_stop(nullptr, signal, second); });
+    signals.set_exit_callback([](int signal, bool second) { mesh::report_stop(nullptr, signal, second); });
     const auto ranks = mesh::read_rank_environment(mesh::environment_variables());
     mesh::ConnectOptions options;
     if (ranks.world_size > 1) {

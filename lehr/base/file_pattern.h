@@ -8,7 +8,7 @@
 namespace lehr {
 
 /// A regular expression in Perl's syntax, which Python's `re` mostly shares, with limits on its length and on the work
-/// of a match. std::regex has none: a few bytes can take hours, or overflow the stack.
+/// of a match. std::regex has no such limits: a pattern of a few bytes can take hours, or overflow the stack.
 class FilePattern {
  public:
   /// `where` names file and field in messages. Throws a usage error for an invalid pattern, or one of more than 4096

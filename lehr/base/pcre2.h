@@ -9,6 +9,7 @@
 
 namespace lehr {
 
+/// Frees PCRE2's objects.
 struct Pcre2Deleter {
   void operator()(pcre2_code* p) const { pcre2_code_free(p); }
   void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }

@@ -14,6 +14,7 @@ std::string progress_text(const std::string& what, int64_t done, int64_t all, do
 /// The time since some work began, which is now.
 class ProgressClock {
  public:
+  /// Returns progress_text for the time since construction.
   std::string text(const std::string& what, int64_t done, int64_t all) const {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began_;
     return progress_text(what, done, all, seconds.count());

@@ -16,7 +16,7 @@ class RandomStream {
  public:
   RandomStream(uint64_t seed, std::string_view name);
 
-  /// Uniform bits.
+  /// 64 uniformly random bits.
   uint64_t bits(uint64_t index) const;
   /// Uniform in [0, 1), 32 random bits.
   double uniform(uint64_t index) const;

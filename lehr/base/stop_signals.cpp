@@ -44,9 +44,9 @@ StopSignals::~StopSignals() {
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
-void StopSignals::set_last_act(std::function<void(int signal, bool second)> act) {
+void StopSignals::set_exit_callback(std::function<void(int signal, bool second)> callback) {
   const std::lock_guard lock(mutex_);
-  last_act_ = std::move(act);
+  exit_callback_ = std::move(callback);
 }
 
 void StopSignals::listen() {
@@ -60,8 +60,8 @@ void StopSignals::listen() {
     if (!deferred_ || again) {
       const std::lock_guard lock(mutex_);
       try {
-        if (last_act_) {
-          last_act_(signal, received_ != 0);
+        if (exit_callback_) {
+          exit_callback_(signal, received_ != 0);
         }
       } catch (const std::exception&) {
         // The process ends in any case.

@@ -10,9 +10,9 @@
 
 namespace lehr {
 
-/// Decides how long a waiting thread polls before it sleeps. On an idle machine it polls long, since waking a thread
-/// takes longer than many loops. While the system gives the thread's core to other work it polls briefly, since a
-/// polling thread takes the core from that work. For one thread at a time.
+/// Adaptive spinning: decides how long a waiting thread polls before it sleeps. On an idle machine it polls long, since
+/// waking a thread takes longer than many loops. While the system gives the thread's core to other work it polls
+/// briefly, since a polling thread takes the core from that work. For one thread at a time.
 class Patience {
  public:
   /// Polls `ready` for a while. Returns whether it became true.

@@ -93,6 +93,7 @@ std::string object_to_toml(const ConfigObject& object);
 /// Returns a readable table of all fields with type, default, rule and help sentence.
 std::string object_help(const ConfigObject& object);
 
+/// object_to_node, object_to_toml and object_help for a config struct.
 template <class T>
 Node to_node(const T& config) {
   return object_to_node(ConfigObject::of(const_cast<T&>(config)));

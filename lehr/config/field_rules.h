@@ -20,6 +20,7 @@ inline std::string number(double value) {
   return fmt::format("{}", value);
 }
 
+/// Returns what was expected of a value that breaks the rule, as CheckRule does.
 inline std::optional<std::string> broken(const Rule& rule, double value) {
   if (!std::isfinite(value)) {
     return "a finite number";

@@ -69,6 +69,8 @@ struct Field {
   Rule rule = {};
 };
 
+/// The interface of a visitor of a config's fields: `fields()` of a struct calls one function for each of its members.
+/// Visitors load, override, print and explain configs (config/config.h).
 class FieldVisitor {
  public:
   virtual ~FieldVisitor() = default;

@@ -16,7 +16,7 @@ namespace {
 
 using arrow::Type;
 
-constexpr std::string_view kJsonType = "arrow.json";  // strings of JSON; the feature Json of Hugging Face data sets
+constexpr std::string_view kJsonType = "arrow.json";  // strings of JSON; the feature Json of Hugging Face datasets
 
 bool holds_text(Type::type id) {
   return arrow::is_base_binary_like(id) || arrow::is_binary_view_like(id);

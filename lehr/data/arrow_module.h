@@ -25,6 +25,7 @@ ArrowOpen lehr_arrow_open;
 using ArrowRead = bool(ArrowTable* table, const char** lines, int64_t* size, const char** problem);
 ArrowRead lehr_arrow_read;
 
+/// Closes a table, which may be null.
 using ArrowClose = void(ArrowTable* table);
 ArrowClose lehr_arrow_close;
 

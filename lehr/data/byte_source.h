@@ -10,6 +10,7 @@
 
 namespace lehr::data {
 
+/// The bytes of one file, after decompression.
 class ByteSource {
  public:
   virtual ~ByteSource() = default;

@@ -1,4 +1,4 @@
-// Encoding of conversations as token ids, with a mask of the answers that a model learns.
+// Encoding of conversations as token ids, with the loss mask: the tokens of the answers, which a model learns.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,9 @@ namespace lehr::data {
 /// A conversation as ids.
 struct EncodedConversation {
   std::vector<int32_t> ids;
-  std::vector<uint8_t> learned;  ///< 1 for the tokens of an answer including its end token, 0 for all others.
+  /// The loss mask (transformers' assistant_masks): 1 for the tokens of an answer including its end token, 0 for all
+  /// others.
+  std::vector<uint8_t> learned;
 };
 
 /// Encodes conversations by a template. Immutable; several threads may encode concurrently.

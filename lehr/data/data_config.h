@@ -11,6 +11,7 @@
 
 namespace lehr::data {
 
+/// Format of a dataset; by_name: by the extension of its files (DatasetConfig::fields describes each).
 enum class DatasetKind { by_name, tokens, text, jsonl, classification, token_classification, pairs, chat };
 
 /// The handling of conversations longer than a sequence.

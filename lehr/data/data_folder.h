@@ -1,4 +1,4 @@
-// The layout of data sets that Hugging Face's `datasets` stores in folders: descriptions, shards and splits.
+// The layout of datasets that Hugging Face's `datasets` stores in folders: descriptions, shards and splits.
 #pragma once
 
 #include <filesystem>
@@ -26,7 +26,7 @@ class SavedTables {
   std::map<std::filesystem::path, std::optional<std::set<std::string>>> listed_;  // by folder
 };
 
-/// Returns the split that the path of a table below its data set's folder names: "train" of
+/// Returns the split that the path of a table below its dataset's folder names: "train" of
 /// data/train-00000-of-00003.parquet, train/data-00000-of-00001.arrow, default/train/0000.parquet and train.parquet.
 /// Empty if it names none.
 std::string split_of(const std::filesystem::path& below);

@@ -1,5 +1,4 @@
-// What data of single texts, with labels or in pairs, has in common: its files, its JSON lines and the width of its
-// batches.
+// The common part of datasets of labelled texts and of pairs: their files, their JSON lines and the width of a batch.
 #pragma once
 
 #include <simdjson.h>

@@ -8,7 +8,7 @@
 
 namespace lehr::data {
 
-/// Labels with this value are not predicted.
+/// Labels with this value are not predicted (the ignore_index of PyTorch's losses).
 constexpr int64_t kNoLabel = -100;
 /// The document id of padding.
 constexpr int64_t kNoDocument = -1;
@@ -21,11 +21,13 @@ struct RowSpan {
   int64_t* document_ids;  ///< 0, 1, ... per sequence; kNoDocument: padding. Tokens attend to their own document only.
 };
 
+/// How documents fill sequences.
 enum class Packing {
   concat,  ///< Concatenates documents, cut every seq_len tokens: one may continue in the next sequence. No waste.
   whole,   ///< As many whole documents per sequence as fit; only longer documents are cut; the rest is padding.
 };
 
+/// Options of packing.
 struct PackingOptions {
   int64_t seq_len = 0;
   Packing packing = Packing::concat;
@@ -35,7 +37,8 @@ struct PackingOptions {
 /// The sequences of a token stream, with random access. A sequence depends on the stream and the options only.
 ///
 /// Every pair (token, next token of the same document) is a label exactly once, if the next token is learned. `concat`
-/// needs no memory; `whole` plans by best fit, longest document first, and keeps 16 bytes per document.
+/// needs no memory; `whole` plans by best-fit decreasing (Ding et al., https://arxiv.org/abs/2404.10830), and keeps 16
+/// bytes per document.
 class PackedRows {
  public:
   PackedRows(TokenStream stream, PackingOptions options);

@@ -7,6 +7,7 @@
 
 namespace lehr::data {
 
+/// Format of the files of a text source.
 enum class TextKind {
   by_name,  ///< By extension: .jsonl, .ndjson and .json are JSON lines, .parquet and .arrow tables; others are text, in
             ///< folders only .txt and .text. All but tables may have .gz or .zst appended.

@@ -18,7 +18,7 @@ struct TokenStorage {
   /// num_documents + 1 positions: document i is [boundaries[i], boundaries[i+1]).
   const uint64_t* boundaries = nullptr;
   int64_t num_documents = 0;
-  const uint8_t* learned = nullptr;  ///< Per token, whether it is a label; null: all are.
+  const uint8_t* learned = nullptr;  ///< The loss mask: per token, whether it is a label; null: all are.
   int64_t vocab_size = 0;
   int64_t max_id = -1;  ///< The largest id in the storage, -1 if it is empty.
   uint64_t tokenizer_fingerprint = 0;

@@ -23,6 +23,7 @@ struct TokenizeProgress {
   int64_t total_bytes = 0;
 };
 
+/// Options of tokenize_documents.
 struct TokenizeOptions {
   /// Number of encoding threads; 0: as many as the machine has cores.
   int64_t num_threads = 0;

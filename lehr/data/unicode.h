@@ -12,6 +12,7 @@ namespace lehr::data {
 /// The result of `decode_utf8` for invalid UTF-8. It is not a code point.
 inline constexpr uint32_t kInvalidCode = 0x110000;
 
+/// A decoded character.
 struct DecodedChar {
   uint32_t code;  ///< The code point, or kInvalidCode.
   uint32_t size;  ///< Size in bytes, 1 to 4; of invalid UTF-8 its maximal subpart, which one U+FFFD replaces.

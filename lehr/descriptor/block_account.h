@@ -112,6 +112,7 @@ struct LayerAccount {
   Account total() const;
 };
 
+/// The costs of a model by its parts.
 struct ModelAccount {
   Account embeddings;
   std::vector<LayerAccount> layers;

@@ -29,7 +29,7 @@ struct FFNSubblock {
 
 /// The value that puzzletron writes as shared_expert_intermediate_dim for every MoE model, with or without shared
 /// experts.
-inline constexpr int64_t kUpstreamsSharedExpert = 8192;
+inline constexpr int64_t kPuzzletronSharedExpert = 8192;
 
 /// An MoE layer.
 struct MoESubblock {
@@ -40,8 +40,8 @@ struct MoESubblock {
   bool operator==(const MoESubblock&) const = default;
 };
 
-/// One linear layer without a bias in place of a sub-block (Puzzle, arXiv 2411.19146): the weight is (hidden_size,
-/// hidden_size), norms stay, and there is no cache. Tensors have the names of Nemotron-NAS:
+/// One linear layer without a bias in place of a sub-block (Puzzle, https://arxiv.org/abs/2411.19146): the weight is
+/// (hidden_size, hidden_size), norms stay, and there is no cache. Tensors have the names of Nemotron-NAS:
 /// self_attn.linear_attn.weight, mlp.linear_mlp.weight.
 struct LinearSubblock {
   bool operator==(const LinearSubblock&) const = default;

@@ -46,6 +46,7 @@ void require_subblocks(const Node& node);
 decltype(BlockConfig::attention) read_attention(const Node& node, const LayersByDefault& model);
 decltype(BlockConfig::ffn) read_ffn(const Node& node, const LayersByDefault& model);
 
+/// Reads per_layer_config, one block config per layer: `model` with the differences that `table` lists.
 std::vector<BlockConfig> read_per_layer_config(const Node& table, const LayersByDefault& model);
 
 }  // namespace lehr::descriptor

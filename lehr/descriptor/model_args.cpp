@@ -44,7 +44,7 @@ void ModelOverrides::fields(FieldVisitor& v) {
   v.optional(
       "decoder_sparse_step",
       decoder_sparse_step,
-      "MoE: every n-th layer has experts, the others one SwiGLU.",
+      "MoE: every n-th layer has experts, the others a dense SwiGLU.",
       positive());
   v.optional(
       "expert_bias",

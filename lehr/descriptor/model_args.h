@@ -76,12 +76,12 @@ ExpertLayout expert_layout_of(const std::vector<std::string>& stored_names);
 
 /// Sizes for the start-up report and the throughput meter.
 struct ModelCounts {
-  int64_t num_parameters = 0;  ///< All distinct parameters; tied ones once.
-  int64_t flops_per_token =
-      0;  ///< torchtitan's formula: 6 per active weight, and 6 per layer, head dimension and position, not causal.
+  int64_t num_parameters = 0;   ///< All distinct parameters; tied ones once.
+  int64_t flops_per_token = 0;  ///< torchtitan's formula: 6 per active weight and, per layer, head and position, 6 per
+                                ///< element of a query and of a value: attention without a causal mask.
   int64_t causal_flops_per_token = 0;  ///< The same with causal attention.
-  /// The part of attention for one query and one key, over all layers and heads, forward and backward: 12 per layer,
-  /// head and element of a head.
+  /// The part of attention for one query and one key, over all layers and heads, forward and backward: 6 per layer,
+  /// head, and element of a query and of a value (12 per element of a head if both have the same size).
   int64_t attention_flops_per_pair = 0;
   /// The part of causal_flops_per_token of each layer, in order; the rest is the head's. Empty if a family does not
   /// provide it: then its layers cannot be balanced over stages by cost.

@@ -19,6 +19,7 @@ struct PlotSeries {
   std::vector<std::string> tooltips = {};
 };
 
+/// Title, axes and size (in pixels) of a line plot.
 struct PlotOptions {
   std::string title = {};
   std::string x_label = "step";

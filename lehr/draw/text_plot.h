@@ -9,6 +9,7 @@
 
 namespace lehr::draw {
 
+/// Size and characters of a plot for a terminal.
 struct TextPlotOptions {
   int64_t width = 80;   ///< Columns of the terminal, with the labels of the y axis; at least 30.
   int64_t height = 12;  ///< Rows of the curves, without the legend and the x axis (two rows); at least 3.

@@ -14,6 +14,7 @@ namespace lehr::emulate {
 /// The largest number of emulated ranks.
 inline constexpr int64_t kMostRanks = 256;
 
+/// The result of an emulation.
 struct Emulation {
   Replay step;
   double mfu = 0;  ///< With causal attention counted, as plan::Plan::mfu.

@@ -29,6 +29,7 @@ struct Call {
   int64_t bytes = 0;       ///< This rank's input; of a message, the tensor.
 };
 
+/// Kinds of events of a recording.
 enum class EventKind {
   compute,  ///< The operators since the previous event.
   start,    ///< A call was started.
@@ -36,6 +37,7 @@ enum class EventKind {
   action,   ///< An action of the pipeline's program has ended.
 };
 
+/// An event of a recording.
 struct Event {
   EventKind kind = EventKind::compute;
   OperationCounts work = {};     ///< Of compute.

@@ -44,12 +44,14 @@ struct Span {
   double end = 0;
 };
 
+/// An action of a rank, in seconds from the beginning of the step.
 struct TimedRankAction {
   pipeline::Action action;
   double start = 0;
   double end = 0;
 };
 
+/// The emulated step of all ranks.
 struct Replay {
   double step_seconds = 0;
   std::vector<RankTime> ranks;

@@ -26,6 +26,7 @@ struct Transfer {
   double left = 0;  ///< Seconds of an idle link that the bytes still take.
 };
 
+/// All transfers of a replay, and the bandwidth that each gets of the links that it shares.
 class Transfers {
  public:
   static constexpr double kNever = std::numeric_limits<double>::infinity();

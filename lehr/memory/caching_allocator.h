@@ -25,8 +25,9 @@ namespace lehr {
 /// system until the limit holds. Thread-safe.
 class CachedBlocks {
  public:
-  /// Sizes in bytes. `used` counts rounded requests, `wasted` the excess of the blocks over the requests that they
-  /// serve. `mapped_ever` counts fresh pages, so it is constant when every request is served from the cache.
+  /// Statistics, in bytes. `used` counts rounded requests, `wasted` the excess of the blocks over the requests that
+  /// they serve, and `kept` the free blocks. `peak` is the maximum of `used`. `mapped_ever` counts fresh pages, so it
+  /// is constant when every request is served from the cache.
   struct Figures {
     size_t used = 0;
     size_t wasted = 0;

@@ -9,7 +9,7 @@
 
 namespace lehr {
 
-/// A mark in the work of a stream.
+/// An event, such as a CUDA event: a mark in the work of a stream.
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;

@@ -6,6 +6,7 @@
 
 namespace lehr::mesh {
 
+/// An environment variable and the value that it is set to.
 struct BackendVariable {
   const char* name;
   const char* value;

@@ -10,6 +10,10 @@
 // | take_shard          | invariant  | shard(d)  | gather_invariant |
 // | all_to_all          | varying    | varying   | all_to_all       |
 //
+// In Megatron's terms, enter_replicated is copy_to_tensor_model_parallel_region, all_reduce is reduce_from_...,
+// gather_invariant is gather_from_... and take_shard is scatter_to_tensor_model_parallel_region; all_gather and
+// reduce_scatter are gather_from_ and reduce_scatter_to_sequence_parallel_region.
+//
 // Groups of one rank cost nothing: the input is returned. A group must outlive the graph.
 #pragma once
 
@@ -24,7 +28,9 @@ at::Tensor all_gather(const at::Tensor& input, const Group& group, int64_t dim);
 /// all_gather() without a graph, in two parts: computation between them overlaps with the communication.
 class StartedAllGather {
  public:
+  /// Starts the all-gather; `input` must not change before `wait`.
   StartedAllGather(const at::Tensor& input, const Group& group, int64_t dim);
+  /// Returns the result. Call it once.
   at::Tensor wait();
 
  private:

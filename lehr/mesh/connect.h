@@ -11,6 +11,7 @@
 
 namespace lehr::mesh {
 
+/// Device and time limits of the connection to the other ranks.
 struct ConnectOptions {
   /// Time limit for all ranks to arrive, at the start and when a group is connected.
   std::chrono::milliseconds init_timeout = std::chrono::minutes(5);
@@ -46,8 +47,8 @@ void run_connected(Transport& transport, const std::function<void()>& body);
 void report_failure(const std::exception& problem);
 
 /// Tells the other ranks and the launcher that a signal ends this rank immediately, because it was received before the
-/// first step or (`second`) for the second time. For StopSignals::set_last_act. `transport` is null if the rank is not
-/// connected yet. Takes some seconds at most.
+/// first step or (`second`) for the second time. For StopSignals::set_exit_callback. `transport` is null if the rank is
+/// not connected yet. Takes some seconds at most.
 void report_stop(Transport* transport, int signal, bool second);
 
 }  // namespace lehr::mesh

@@ -28,6 +28,7 @@ struct DeviceBackendParts {
   std::function<bool(const at::Tensor& tensor)> on_device = [](const at::Tensor& tensor) { return !tensor.is_cpu(); };
 };
 
+/// Returns a backend that passes each call to the part for the device of its tensors.
 c10::intrusive_ptr<c10d::Backend> make_device_backend(DeviceBackendParts parts);
 
 }  // namespace lehr::mesh

@@ -23,6 +23,7 @@ struct GlooBackend {
   std::function<void()> disconnect;
 };
 
+/// This rank's place in a group, and the time limits of its connection.
 struct GlooBackendOptions {
   int rank = 0;
   int size = 1;

@@ -11,6 +11,7 @@
 
 namespace lehr::mesh {
 
+/// Time limits of a transport over Gloo.
 struct GlooOptions {
   /// Time limit for all ranks to arrive: at the start, and when a group is connected.
   std::chrono::milliseconds init_timeout = std::chrono::minutes(5);

@@ -52,7 +52,8 @@ class Pending {
 
 /// A group of ranks that communicate. Every member calls the same functions in the same order. In a group of one rank
 /// nothing is sent and results are copies. Tensors must be contiguous, of one type and device, and, except for
-/// all_to_all, of the same size on all ranks. Autograd sees none of these functions: see mesh/collectives.h.
+/// all_to_all, of the same size on all ranks. Autograd does not record these functions; mesh/collectives.h has the
+/// differentiable ones. `start_...` returns without waiting; its tensors must not be used before Pending::wait.
 class Group {
  public:
   /// `ranks` are global and ascending; `backend` may be null for a group of one. `watch` may be null.

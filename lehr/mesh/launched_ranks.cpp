@@ -14,9 +14,9 @@
 
 namespace lehr::mesh {
 
-bool write_crash_report(const std::string& path, const CrashReport& words) {
+bool write_crash_report(const std::string& path, const CrashReport& report) {
   std::ofstream file(path);
-  file << (words.consequence ? "consequence" : "cause") << '\n' << words.message;
+  file << (report.consequence ? "consequence" : "cause") << '\n' << report.message;
   file.close();
   return file.good();
 }

@@ -24,7 +24,7 @@ struct CrashReport {
   bool consequence = false;  ///< Another rank was the cause.
 };
 /// Returns false if the file cannot be written.
-bool write_crash_report(const std::string& path, const CrashReport& words);
+bool write_crash_report(const std::string& path, const CrashReport& report);
 /// The file that this process's crash report belongs to; empty if lehr launch did not start it.
 std::string crash_report_file();
 /// Returns nullopt if the rank left none.

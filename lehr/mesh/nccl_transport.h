@@ -23,6 +23,7 @@ struct DeviceGroup {
 /// All members call it at the same time.
 using ConnectDevices = std::function<c10::intrusive_ptr<c10d::Backend>(const DeviceGroup& group)>;
 
+/// Options of a transport over NCCL.
 struct NcclOptions {
   /// Options of the connections between hosts, including time limits and failure messages.
   GlooOptions host = {};

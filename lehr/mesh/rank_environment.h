@@ -23,6 +23,7 @@ struct RankEnvironment {
   std::string key_prefix = "";
 };
 
+/// Environment variables by name.
 using Variables = std::map<std::string, std::string>;
 
 /// This process's environment variables.

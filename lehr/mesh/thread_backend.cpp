@@ -197,8 +197,8 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::recv(std::vector<at::Tensor>& tens
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> make_thread_backend(std::shared_ptr<ThreadCommunicator> room, int64_t rank) {
-  return c10::make_intrusive<ThreadBackend>(std::move(room), rank);
+c10::intrusive_ptr<c10d::Backend> make_thread_backend(std::shared_ptr<ThreadCommunicator> communicator, int64_t rank) {
+  return c10::make_intrusive<ThreadBackend>(std::move(communicator), rank);
 }
 
 }  // namespace lehr::mesh

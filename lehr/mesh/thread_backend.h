@@ -14,6 +14,6 @@ namespace lehr::mesh {
 
 /// One rank's backend of a communicator. Collectives are complete when the call returns. Sums are computed in the order
 /// of ranks.
-c10::intrusive_ptr<c10d::Backend> make_thread_backend(std::shared_ptr<ThreadCommunicator> room, int64_t rank);
+c10::intrusive_ptr<c10d::Backend> make_thread_backend(std::shared_ptr<ThreadCommunicator> communicator, int64_t rank);
 
 }  // namespace lehr::mesh

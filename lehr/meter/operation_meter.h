@@ -48,9 +48,10 @@ class Recomputed {
 };
 
 /// @name Reports of fused operators; they do nothing without a meter or a profile (operator_profile.h)
-
+/// @{
 /// True if a meter or a profile of this thread counts the reports.
 bool counts_reports();
+/// Reports the FLOPs of attention: its scores and weighted values.
 void report_attention(double flops);
 /// Reports the tensors that an operator reads and writes; undefined ones are skipped.
 void report_pointwise(std::initializer_list<at::Tensor> tensors);

@@ -11,6 +11,7 @@
 
 namespace lehr {
 
+/// The inputs of a recorded operator, as its start callback gets them.
 using OperatorInputs = c10::ArrayRef<const c10::IValue>;
 
 /// The size of `batch` matmuls of an (m, k) and a (k, n) matrix.

@@ -53,7 +53,7 @@ class MetricsReader {
   std::unique_ptr<OpenFile> file_;  // stays open, so that no other file gets its inode number
   int64_t offset_ = 0;              // behind the last whole line
   int64_t unreadable_ = 0;
-  bool in_long_line_ = false;  // what precedes the offset is the begin of a line that is too long to be metrics
+  bool in_long_line_ = false;  // the offset is within a line that is too long to be metrics
 };
 
 }  // namespace lehr::metric

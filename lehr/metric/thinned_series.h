@@ -7,8 +7,9 @@
 
 namespace lehr::metric {
 
-/// The values of one metric by step, of which means over equally many neighbours are kept: when `capacity` points are
-/// held, each two neighbours become one, so that a run of a million steps takes as much memory as one of a thousand.
+/// The values of one metric by step, downsampled to means over equally many neighbours: when `capacity` points are
+/// held, each pair of neighbours becomes one point, so a run of a million steps takes as much memory as one of a
+/// thousand.
 class ThinnedSeries {
  public:
   /// `capacity` is an even number of points, at least 2.

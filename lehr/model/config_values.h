@@ -8,6 +8,7 @@
 
 namespace lehr::model {
 
+/// Return the value under `key`, or `otherwise`. Throw a usage error that names the key for a value of another type.
 inline int64_t int_or(const Node& config, const std::string& key, int64_t otherwise) {
   const Node* found = config.find(key);
   return found != nullptr && !found->is_null() ? found->as_int() : otherwise;
@@ -23,6 +24,7 @@ inline bool bool_or(const Node& config, const std::string& key, bool otherwise) 
   return found != nullptr && !found->is_null() ? found->as_bool() : otherwise;
 }
 
+/// Return the value under `key`, or nullopt. Throw like the functions above.
 inline std::optional<double> optional_double(const Node& config, const std::string& key) {
   const Node* found = config.find(key);
   return found != nullptr && !found->is_null() ? std::optional(found->as_double()) : std::nullopt;

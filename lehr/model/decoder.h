@@ -61,6 +61,7 @@ struct DecoderStageShape {
   int64_t sequence_parts;  // number of parts of a sequence, of which hidden states are one
   at::ScalarType dtype;
 };
+/// Implement pipeline::ModuleSupportsPipelining for a stage of this shape.
 TensorDict infer_decoder_inputs(const DecoderStageShape& shape, const TensorDict& inputs, int64_t n_microbatches);
 TensorDict infer_decoder_outputs(const DecoderStageShape& shape, const TensorDict& inputs, int64_t n_microbatches);
 

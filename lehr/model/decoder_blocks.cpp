@@ -212,7 +212,7 @@ void read_blocks(const Node& config, DecoderConfig& shape) {
   }
   for (BlockConfig& block : *blocks) {
     auto* moe = std::get_if<MoESubblock>(&block.ffn);
-    if (moe != nullptr && moe->shared_expert_intermediate_dim == descriptor::kUpstreamsSharedExpert &&
+    if (moe != nullptr && moe->shared_expert_intermediate_dim == descriptor::kPuzzletronSharedExpert &&
         !has_shared_experts(shape)) {
       moe->shared_expert_intermediate_dim = 0;
     }
@@ -275,7 +275,7 @@ void check_blocks(const DecoderConfig& shape, const std::string& where) {
           "{}ffn.moe.shared_expert_intermediate_dim: this family has no shared experts; expected 0 (or {}, which "
           "puzzletron writes in any case), found {}",
           key,
-          descriptor::kUpstreamsSharedExpert,
+          descriptor::kPuzzletronSharedExpert,
           shared);
       if (has_shared_experts(shape)) {
         require_size(key, "ffn.moe.shared_expert_intermediate_dim", shared);

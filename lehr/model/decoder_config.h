@@ -85,7 +85,7 @@ struct DecoderConfig {
   bool has_states(int64_t layer) const;
   int64_t flops_of_states() const;
 
-  /// Moves what differs between layers, so that layer i + count has what layer i had; count >= 0.
+  /// Shifts the settings that differ between layers: layer i + count gets those of layer i; count >= 0.
   void shift_layers(int64_t count);
 
   /// The window of a layer: that of its block config, or that of the pattern; nullopt for full attention.

@@ -17,7 +17,7 @@ struct Mamba2Parameters;
 
 namespace lehr::model {
 
-/// What a layer has, as hybrid_override_pattern writes it.
+/// The kind of a layer, by its letter in hybrid_override_pattern.
 enum class Mixer : char { mamba = 'M', attention = '*', feed_forward = '-', experts = 'E' };
 
 /// True for the mixers whose sub-block is that of a feed-forward block.

@@ -7,11 +7,10 @@
 
 namespace lehr::model {
 
-/// How a family stores module k of a model with N layers.
+/// The names under which a family stores module k of a model with N layers.
 enum class MtpNames {
   /// As layer N + k: model.layers.N.{enorm,hnorm,eh_proj}, the tensors of a decoder layer, shared_head.norm, and copies
-  /// of
-  /// embeddings and head, embed_tokens and shared_head.head (DeepSeek-V3, GLM-4.5).
+  /// of embeddings and head, embed_tokens and shared_head.head (DeepSeek-V3, GLM-4.5).
   following_layers,
   /// mtp.{pre_fc_norm_embedding,pre_fc_norm_hidden,fc,norm} and mtp.layers.0: one module (Qwen3-Next).
   own_module,

@@ -11,6 +11,7 @@ enum class Gelu {
   tanh,   ///< The approximation 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))): GPT-2, Gemma.
 };
 
+/// Sizes and options of a GeluMlp.
 struct GeluMlpParameters {
   int64_t hidden_size;
   int64_t intermediate_size;
@@ -19,7 +20,7 @@ struct GeluMlpParameters {
   Init init = Init::normal(0.02);
 };
 
-/// fc2(gelu(fc1(x))), the block of the first transformers, with the names of Phi and OPT.
+/// fc2(gelu(fc1(x))), the feed-forward block of GPT-2 and BERT, with the names of Phi and OPT.
 class GeluMlpImpl : public Module {
  public:
   explicit GeluMlpImpl(const GeluMlpParameters& params);
@@ -35,7 +36,8 @@ class GeluMlpImpl : public Module {
 };
 LEHR_MODULE(GeluMlp);
 
-/// down_proj(gelu(gate_proj(x)) * up_proj(x)), without biases: Gemma's block, SwiGLU with GELU.
+/// down_proj(gelu(gate_proj(x)) * up_proj(x)), without biases: SwiGLU with GELU (Shazeer,
+/// https://arxiv.org/abs/2002.05202), the block of Gemma.
 class GeGLUImpl : public Module {
  public:
   GeGLUImpl(int64_t hidden_size, int64_t intermediate_size, Gelu gelu = Gelu::tanh, Init init = Init::normal(0.02));

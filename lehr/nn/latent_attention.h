@@ -7,6 +7,7 @@
 
 namespace lehr::nn {
 
+/// Sizes and options of multi-head latent attention (MLA), with the names of Hugging Face's config.json.
 struct MultiHeadLatentAttentionParameters {
   int64_t hidden_size;
   int64_t num_attention_heads;

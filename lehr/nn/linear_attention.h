@@ -31,8 +31,8 @@ using LinearAttentionCore =
 /// sequence. Throws a usage error for masks other than documents and padding.
 at::Tensor linear_attention_sequences(const ops::AttentionMask& mask, int64_t rows, int64_t tokens);
 
-/// Returns the outputs (B, T, Hv, V) of values after their convolution: adds what passes the state by, if there is a
-/// skip.
+/// Returns output + skip * values, the direct term D x of Mamba-2, or `output` if `skip` is undefined. output, and
+/// values after their convolution, are (B, T, Hv, V), skip is (Hv).
 at::Tensor add_skip(const at::Tensor& output, const at::Tensor& values, const at::Tensor& skip);
 
 /// A module with such a core, which can be replaced.

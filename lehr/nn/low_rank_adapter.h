@@ -8,7 +8,7 @@
 
 namespace lehr::nn {
 
-/// A LinearAdapter that adds B A x to W x.
+/// A LinearAdapter that adds B A x to W x (LoRA, Hu et al., https://arxiv.org/abs/2106.09685).
 class LowRankAdapter {
  public:
   virtual ~LowRankAdapter() = default;

@@ -68,6 +68,8 @@ struct ModelOutputs {
 /// One stage of a model with its head.
 class Model : public Module {
  public:
+  /// Runs the layers of this stage and, on the last one, the head. Throws a usage error that names an input which the
+  /// stage needs and `inputs` lacks.
   virtual ModelOutputs forward(const ModelInputs& inputs) = 0;
   /// All logits of a causal language model, (B, T, V), from the final hidden states. With sequence parallelism those
   /// are this rank's part (B, T/tp, H), and all ranks of tp must call. Throws a usage error for other heads.
@@ -80,6 +82,7 @@ class Model : public Module {
   virtual int64_t num_local_layers() const = 0;
   /// Tokens per expert since the last reset, (MoE layers, E) int64; undefined without experts.
   virtual at::Tensor moe_tokens_per_expert() { return {}; }
+  /// Sets those counts to zero.
   virtual void reset_moe_stats() {}
   /// Number of modules for multi-token prediction, D, of this stage, which need future_ids in training; 0 without.
   virtual int64_t num_mtp_modules() const { return 0; }

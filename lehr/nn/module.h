@@ -89,6 +89,7 @@ class Parameter {
   std::optional<at::ScalarType> state_dtype_;
 };
 
+/// A parameter is shared by its module, optimizers and checkpoints.
 using ParameterPtr = std::shared_ptr<Parameter>;
 
 /// A module whose parameters can be initialized after construction.

@@ -9,6 +9,7 @@
 
 namespace lehr::nn {
 
+/// Modules and their full names.
 using NamedModules = std::vector<std::pair<std::string, torch::nn::Module*>>;
 
 /// Returns every module below `root` with its full name, which is the prefix of its parameters' names, in order:

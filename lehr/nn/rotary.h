@@ -18,13 +18,13 @@ using PositionEmbeddings = std::pair<at::Tensor, at::Tensor>;
 /// Frequencies as trained, without scaling.
 struct NoRopeScaling {};
 
-/// All frequencies divided by `factor` (position interpolation).
+/// All frequencies divided by `factor`: position interpolation (Chen et al., https://arxiv.org/abs/2306.15595).
 struct LinearRopeScaling {
   double factor = 1;
 };
 
-/// NTK-aware scaling that depends on the current sequence length: the base grows once positions exceed the trained
-/// length.
+/// Dynamic NTK-aware scaling: the base grows with the sequence length once positions exceed the trained length,
+/// original_max_position_embeddings.
 struct DynamicNtkRopeScaling {
   double factor = 1;
   int64_t original_max_position_embeddings = 0;
@@ -33,13 +33,13 @@ struct DynamicNtkRopeScaling {
 /// YaRN (Peng et al., https://arxiv.org/abs/2309.00071).
 struct YarnRopeScaling {
   double factor = 1;
-  int64_t original_max_position_embeddings = 0;
-  double beta_fast = 32;
-  double beta_slow = 1;
+  int64_t original_max_position_embeddings = 0;  ///< The trained length.
+  double beta_fast = 32;  ///< Frequencies with at least this many turns over the trained length are unchanged.
+  double beta_slow = 1;   ///< Those with at most this many are divided by factor; between the two is a linear ramp.
   std::optional<double> attention_factor;  ///< Factor on cos and sin; default 0.1 ln(factor) + 1 (with mscale below).
-  std::optional<double> mscale;
-  std::optional<double> mscale_all_dim;
-  bool truncate = true;  ///< Round the ends of the ramp to whole dimensions.
+  std::optional<double> mscale;            ///< DeepSeek's: with both set, the default of attention_factor is
+  std::optional<double> mscale_all_dim;    ///< yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all_dim).
+  bool truncate = true;                    ///< Round the ends of the ramp to whole dimensions.
 };
 
 /// YaRN's attention factor for a scaling by `factor`: 1 for factors up to 1, otherwise 0.1 mscale ln(factor) + 1.
@@ -47,7 +47,9 @@ struct YarnRopeScaling {
 /// mscale_all_dim).
 double yarn_mscale(double factor, double mscale);
 
-/// Llama 3's smooth interpolation between scaled and unscaled frequencies by wavelength.
+/// Llama 3's smooth interpolation between scaled and unscaled frequencies by wavelength: frequencies of wavelengths
+/// above original_max_position_embeddings / low_freq_factor are divided by `factor`, those below
+/// original_max_position_embeddings / high_freq_factor are unchanged.
 struct Llama3RopeScaling {
   double factor = 8;
   double low_freq_factor = 1;

@@ -17,10 +17,9 @@ struct RouterLossWeights {
 /// The router losses of one forward over all MoE layers of a model, which share this object.
 ///
 /// Load balancing (Fedus et al., https://arxiv.org/abs/2101.03961) as transformers computes it without a mask, so
-/// padding counts like any token: E * sum_e f_e P_e,
-/// where, over all tokens of all MoE layers together, f_e is the mean number of a token's choices that are expert e,
-/// and P_e the mean probability of e. z-loss (Zoph et al., https://arxiv.org/abs/2202.08906): the mean of
-/// logsumexp(logits)^2.
+/// padding counts like any token: E * sum_e f_e P_e, where, over all tokens of all MoE layers together, f_e is the mean
+/// number of a token's choices that are expert e, and P_e the mean probability of e. z-loss (Zoph et al.,
+/// https://arxiv.org/abs/2202.08906): the mean of logsumexp(logits)^2.
 ///
 /// Neither is added to the model's loss: `attach` adds their gradients to those of the routers in backward, when the
 /// sums over all MoE layers are known. So recomputed layers get them too, and no logits are stored for them.
@@ -89,6 +88,7 @@ class RouterLosses {
   mutable Totals totals_;   // undefined until first used
 };
 
+/// See take() and put().
 struct RouterLosses::Forward {
   RouterLossWeights weights = {};
   Totals mine = {};

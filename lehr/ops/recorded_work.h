@@ -1,5 +1,5 @@
-// GPU work that is recorded once as a CUDA graph and then replayed in one call, so the host need not launch its kernels
-// one by one.
+// GPU work that is recorded (captured) once as a CUDA graph and then replayed in one call, so the host need not launch
+// its kernels one by one.
 #pragma once
 
 #include <functional>

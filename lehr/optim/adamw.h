@@ -9,8 +9,9 @@
 
 namespace lehr::optim {
 
-/// torch.optim.AdamW with fused=True (Loshchilov and Hutter, arXiv 1711.05101): decoupled weight decay, bias correction
-/// by the number of steps that this parameter has taken. State: exp_avg and exp_avg_sq, in the dtype of the parameter.
+/// torch.optim.AdamW with fused=True (Loshchilov and Hutter, https://arxiv.org/abs/1711.05101): decoupled weight decay,
+/// bias correction by the number of steps that this parameter has taken. State: exp_avg and exp_avg_sq, in the dtype of
+/// the parameter.
 class AdamW final : public PerParameterOptimizer {
  public:
   /// `names` as for PerParameterOptimizer.
@@ -26,8 +27,8 @@ class AdamW final : public PerParameterOptimizer {
   static AdamWNumbers numbers_of(const GroupSettings& group, const StepOptions& options);
 };
 
-/// torch.optim.Adam with fused=True (Kingma and Ba, arXiv 1412.6980): like AdamW, but weight decay is added to the
-/// gradient, and so enters the moments.
+/// torch.optim.Adam with fused=True (Kingma and Ba, https://arxiv.org/abs/1412.6980): like AdamW, but weight decay is
+/// added to the gradient, and so enters the moments.
 class Adam final : public PerParameterOptimizer {
  public:
   /// `names` as for PerParameterOptimizer.

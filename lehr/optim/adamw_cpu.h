@@ -14,6 +14,7 @@ struct AdamWTensors {
   double step = 1;  ///< Steps taken, including this one.
 };
 
+/// Hyperparameters of a step, and the divisor of the gradients (clipping).
 struct AdamWNumbers {
   double lr, beta1, beta2, eps, weight_decay;
   float grad_divisor = 1;

@@ -44,7 +44,8 @@ struct SchedulePhaseConfig {
   void fields(FieldVisitor& v);
 };
 
-/// The section `[lr_scheduler]`: warm-up, constant and decay; or, if `phases` has entries, these instead.
+/// The section `[lr_scheduler]`: warmup-stable-decay (https://arxiv.org/abs/2404.06395), which without a stable phase
+/// is plain warm-up and decay; or, if `phases` has entries, these instead.
 struct LRSchedulerConfig {
   std::optional<int64_t> warmup_steps;  ///< 200 unless given.
   std::optional<int64_t> total_steps = {};

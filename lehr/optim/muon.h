@@ -16,8 +16,9 @@ namespace lehr::optim {
 /// the dtype of the result.
 at::Tensor orthogonalize(const at::Tensor& matrices, int64_t steps);
 
-/// Muon (Keller Jordan, kellerjordan.github.io/posts/muon; torch.optim.Muon) for hidden matrices, AdamW for all other
-/// parameters. Hidden matrices are parameters of two dimensions, or three (one matrix per expert), whose names do not
+/// Muon (Keller Jordan, https://kellerjordan.github.io/posts/muon; torch.optim.Muon) for hidden matrices, AdamW for all
+/// other parameters. Hidden matrices are parameters of two dimensions, or three (one matrix per expert), whose names do
+/// not
 /// match optimizer.muon_exclude. Their state is momentum_buffer, in the dtype of the parameter. Both parts take
 /// learning rate and weight decay from the same groups.
 class Muon final : public Optimizer {

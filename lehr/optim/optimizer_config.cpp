@@ -18,7 +18,7 @@ void ParameterGroupConfig::fields(FieldVisitor& v) {
   v.optional("lr", lr, "Learning rate of this group, instead of a multiple.", at_least(0));
   v.optional("beta1", beta1, "Decay of the first moment; unset: optimizer.beta1.", from_below(0, 1));
   v.optional("beta2", beta2, "Decay of the second moment; unset: optimizer.beta2.", from_below(0, 1));
-  v.optional("eps", eps, "Added to the root of the second moment; unset: optimizer.eps.", at_least(0));
+  v.optional("eps", eps, "Added to the square root of the second moment; unset: optimizer.eps.", at_least(0));
   v.optional("weight_decay", weight_decay, "Weight decay of this group; unset: optimizer.weight_decay.", at_least(0));
 }
 
@@ -54,7 +54,7 @@ void OptimizerConfig::fields(FieldVisitor& v) {
   v.optional("lr", lr, "Base learning rate; [lr_scheduler] multiplies it.", at_least(0));
   v.optional("beta1", beta1, "Decay of the running mean of gradients; not for sgd.", from_below(0, 1));
   v.optional("beta2", beta2, "Decay of the running mean of squared gradients; not for sgd.", from_below(0, 1));
-  v.optional("eps", eps, "Added to the root of the second moment; not for sgd.", at_least(0));
+  v.optional("eps", eps, "Added to the square root of the second moment; not for sgd.", at_least(0));
   v.optional(
       "weight_decay",
       weight_decay,

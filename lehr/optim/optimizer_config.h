@@ -37,7 +37,7 @@ const char* name_of(OptimizerKind kind);
 /// The factor on Muon's learning rate for a matrix.
 enum class MuonScale {
   original,         ///< sqrt(max(1, rows / columns)), as in Keller Jordan's code
-  match_rms_adamw,  ///< 0.2 sqrt(max(rows, columns)): the RMS of AdamW's updates (arXiv 2502.16982)
+  match_rms_adamw,  ///< 0.2 sqrt(max(rows, columns)): the RMS of AdamW's updates (https://arxiv.org/abs/2502.16982)
 };
 
 /// The section `[optimizer]`. A key that the optimizer does not use must not be set. Weight decay applies to every

@@ -40,6 +40,7 @@ struct StochasticAdamWTensors {
   ShardSpan placement = {};
 };
 
+/// Hyperparameters of a step, and its number.
 struct StochasticAdamWNumbers {
   double lr = 0;
   double beta1 = 0.9;

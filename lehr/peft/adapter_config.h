@@ -12,6 +12,7 @@
 
 namespace lehr::peft {
 
+/// Name of the file in an adapter's folder.
 inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
 
 /// The settings in a folder's adapter_config.json.

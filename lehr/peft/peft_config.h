@@ -9,6 +9,7 @@
 
 namespace lehr::peft {
 
+/// The keys of [peft]; fields() describes each.
 struct PeftConfig {
   std::string method = "none";
   std::string target_pattern = ".*_proj";

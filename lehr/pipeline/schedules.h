@@ -33,8 +33,8 @@ struct ScheduleInfo {
   int64_t max_stages_per_rank;  ///< 0: no limit.
   int64_t default_stages_per_rank;
   bool has_backward;
-  bool splits_backward;  ///< True if some backwards are split into I and W.
-  std::string_view about;
+  bool splits_backward;    ///< True if some backwards are split into I and W.
+  std::string_view about;  ///< A phrase for tables and help.
 };
 
 /// All schedules, in the order of the enum.
@@ -45,6 +45,7 @@ const ScheduleInfo& schedule_info(Schedule schedule);
 /// nearest.
 Schedule parse_schedule(std::string_view name);
 
+/// A schedule and its sizes.
 struct ScheduleOptions {
   Schedule schedule = Schedule::one_f_one_b;
   int64_t num_ranks = 1;

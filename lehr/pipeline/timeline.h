@@ -57,6 +57,7 @@ struct MemoryPoint {
   double bytes;
 };
 
+/// The result of a simulation. Times are in seconds since the first action of all ranks.
 struct Timeline {
   Program program;                               ///< The simulated program, with communication.
   std::vector<std::vector<TimedAction>> ranks;   ///< By rank, in the order of the list.

@@ -14,6 +14,7 @@ struct NamedTimeline {
   Timeline timeline;
 };
 
+/// Size and content of a drawing.
 struct TimelinePlotOptions {
   std::string title = "Pipeline";
   std::string unit = "s";  ///< Unit of the times that are printed.

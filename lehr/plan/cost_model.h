@@ -76,17 +76,15 @@ struct CostContext {
 };
 
 /// Returns the seconds of computation of an action of `stage`: matmuls, experts, attention and pointwise; without
-/// overhead, communication and slow ranks. Of `stage`, only weights and
-/// expert_tokens are read.
+/// overhead, communication and slow ranks. Of `stage`, only weights and expert_tokens are read.
 ActionCost computation_of(
     const ActionMeasurement& action, const StageMeasurement& stage, double expert_share, const CostContext& context);
 
 /// Returns the cost of a stage (docs/plan.md describes the model):
 ///
 /// - Matmuls take their FLOPs over the peak times the achieved fraction; `expert_share` of them belong to experts. With
-///   `context.float8`, those of linear layers take the time of float8, as those of
-///   experts by float8.moe_fqns. Attention has its own fraction. Memory-bound
-///   operators take their bytes over the memory bandwidth.
+///   `context.float8`, those of linear layers take the time of float8, as those of experts by float8.moe_fqns.
+///   Attention has its own fraction. Memory-bound operators take their bytes over the memory bandwidth.
 /// - Collectives take collective_seconds. They overlap with the computation between start and wait in the order of the
 ///   program (plan/exposed.h); those of the actions, as if nothing else were in flight.
 ///

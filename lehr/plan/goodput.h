@@ -16,8 +16,8 @@ struct FailureModel {
   /// between two saves (docs/plan.md derives it). Precondition: a save is durable before the next one begins, writing
   /// <= interval.
   double goodput(double interval) const;
-  /// Returns the interval with the highest goodput, at least `writing`. Young's sqrt(2 blocked mtbf) is its limit for
-  /// rare failures.
+  /// Returns the interval with the highest goodput, at least `writing`. Young's sqrt(2 blocked mtbf) (Communications of
+  /// the ACM 17(9), 1974) is its limit for rare failures.
   double best_interval() const;
 };
 

@@ -84,8 +84,8 @@ struct Machine {
 ///   (NVIDIA A100 Tensor Core GPU data sheet; DGX A100 data sheet).
 /// - cpu: a small machine of two cores whose ranks are processes; a starting point that calibrate_cpu replaces.
 ///
-/// These are nominal sizes. `memory_gb` is what the CUDA driver shows, in 10^9 bytes: a card of "80 GB" has 79.2
-/// GiB, 85.0 x 10^9 bytes; H200 has 139.8 GiB, and B200 178.4 GiB.
+/// These memory sizes are nominal. `memory_gb` is the size that the CUDA driver reports, in 10^9 bytes: a card of "80
+/// GB" has 79.2 GiB, 85.0 x 10^9 bytes; H200 has 139.8 GiB, and B200 178.4 GiB.
 ///
 /// Storage has the 2 TB/s that the 16,384 GPUs of Llama 3 sustained (its paper, section 3.3.1).
 ///

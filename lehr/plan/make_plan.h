@@ -14,6 +14,7 @@ namespace lehr::plan {
 /// Called after each part of the planning: "meshes", 3 of 20.
 using PlanProgress = std::function<void(const std::string& what, int64_t done, int64_t all)>;
 
+/// Options of make_plan.
 struct PlanOptions {
   int64_t devices = 0;            ///< 0: the product of the degrees.
   bool compare_schedules = true;  ///< Fill Plan::schedules.

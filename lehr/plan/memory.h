@@ -11,6 +11,8 @@
 
 namespace lehr::plan {
 
+/// Kinds of memory: parameters, gradients and optimizer state at rest; unsharded (all-gathered) parameters;
+/// activations; tensors sent between stages; temporaries of an action.
 enum class MemoryKind { parameters, gradients, optimizer, gathered, activations, boundary, workspace };
 constexpr size_t kMemoryKinds = 7;
 

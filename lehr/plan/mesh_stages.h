@@ -14,9 +14,10 @@
 
 namespace lehr::plan {
 
-/// Seconds of a step that cannot be.
+/// The step time of a configuration that is impossible.
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
+/// The stages of any mesh of a run, with their costs. Pieces of one layout are measured once.
 class MeshStages {
  public:
   /// References must outlive the object.

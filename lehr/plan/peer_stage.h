@@ -1,4 +1,4 @@
-// What another system's design changes in the measurement of a stage.
+// The changes that another system's design makes to the measurement of a stage.
 #pragma once
 
 #include "lehr/descriptor/model_args.h"

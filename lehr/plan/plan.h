@@ -33,6 +33,7 @@ struct TimeShare {
   double seconds = 0;
 };
 
+/// The prediction of a run.
 struct Plan {
   ResolvedRun run;
   Machine machine;

@@ -8,6 +8,7 @@
 
 namespace lehr::plan {
 
+/// Options of search_plans.
 struct SearchOptions {
   int64_t devices = 1;
   std::vector<int64_t> microbatch_rows = {};  ///< Sequences per micro-batch to try; empty: those of the config.
@@ -21,6 +22,7 @@ struct Candidate {
   Plan plan;
 };
 
+/// The result of search_plans, with the number of configurations that were tried.
 struct SearchResult {
   std::vector<Candidate> best;  ///< By tokens per second; empty if nothing fits.
   int64_t meshes = 0;           ///< Legal meshes, counted per micro-batch size.
@@ -32,12 +34,11 @@ struct SearchResult {
 
 /// Tries all degrees whose product is the number of devices, with all schedules (and numbers of stages), reshard
 /// policies, reductions of gradients after each micro-batch and once per step, activation checkpointing (none, "op 2",
-/// "2", "op" and full), and the given micro-batches, at the config's
-/// training.global_batch_size. Model, data, precision and optimizer are the config's. Configurations that the trainer
-/// refuses are skipped. A mesh is pruned if even a step without bubble, checkpointing or FSDP communication would be
-/// slower than the best found so far, so pruning loses nothing under the cost model. Stages are assembled from measured
-/// pieces (plan/stage_pieces.h); the best configurations are then planned by make_plan, and the result holds those
-/// plans.
+/// "2", "op" and full), and the given micro-batches, at the config's training.global_batch_size. Model, data, precision
+/// and optimizer are the config's. Configurations that the trainer refuses are skipped. A mesh is pruned if even a step
+/// without bubble, checkpointing or FSDP communication would be slower than the best found so far, so pruning loses
+/// nothing under the cost model. Stages are assembled from measured pieces (plan/stage_pieces.h); the best
+/// configurations are then planned by make_plan, and the result holds those plans.
 ///
 /// Throws a usage error for devices or a micro-batch below 1, no global_batch_size, a custom schedule
 /// (pipeline_parallel_schedule_csv), layers that differ, and no legal mesh.

@@ -17,6 +17,7 @@ struct PlannedStage {
   StageCost cost;
 };
 
+/// The costs of a model's stages for any placement on ranks.
 class StageCosts {
  public:
   /// `config` must be resolved (checked by train/mesh_rules.h). References must outlive the object.

@@ -31,9 +31,8 @@ class StagePieces {
  public:
   /// Measures with the tensor, context and expert degrees, the activation_checkpoint and fsdp_reduce_each_microbatch of
   /// `config`, with the policy all_but_last and micro-batches of training.local_batch_size sequences; other degrees of
-  /// `config` are ignored.
-  /// Layers that differ from each other count as the model's middle layers. Throws usage errors if the model cannot be
-  /// laid out so.
+  /// `config` are ignored. Layers that differ from each other count as the model's middle layers. Throws usage errors
+  /// if the model cannot be laid out so.
   StagePieces(const train::TrainConfig& config, const train::TrainSpec& spec);
 
   /// Returns a stage in a mesh whose parameters are sharded over `shard_ranks` (dp_shard x cp) with `replicas` copies.

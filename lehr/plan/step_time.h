@@ -13,6 +13,7 @@ namespace lehr::plan {
 
 struct Plan;
 
+/// The predicted step of one pipeline.
 struct StepPrediction {
   pipeline::Timeline timeline;
   std::shared_ptr<const StepClock> clock = nullptr;  ///< Null for stages that were added up, which have no passes.

@@ -14,6 +14,7 @@
 
 namespace lehr::pretrained {
 
+/// Options of convert_checkpoint.
 struct ConvertOptions {
   std::filesystem::path model;                          ///< Folder with config.json and weights.
   std::filesystem::path output;                         ///< Folder to create; its parent must exist.
@@ -26,6 +27,7 @@ struct ConvertOptions {
   std::function<void()> before_each = {};      ///< As in ModelOutput.
 };
 
+/// The result of convert_checkpoint.
 struct ConvertReport : WrittenModel {
   std::vector<std::string> left_out;  ///< Tensors of `model` that need not be stored, such as a copy of tied
                                       ///< embeddings.

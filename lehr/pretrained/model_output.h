@@ -14,6 +14,7 @@
 
 namespace lehr::pretrained {
 
+/// A model folder to write.
 struct ModelOutput {
   std::filesystem::path model;   ///< Source of the tokenizer's and other files to copy.
   std::filesystem::path output;  ///< Folder to create; its parent must exist.

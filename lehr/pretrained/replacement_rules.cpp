@@ -140,7 +140,7 @@ void require_as_said(const Replacement& replacement, const BlockConfig& there, c
     auto* moe = std::get_if<descriptor::MoESubblock>(&said.ffn);
     const auto* own = std::get_if<descriptor::MoESubblock>(&there.ffn);
     if (moe != nullptr && own != nullptr && own->shared_expert_intermediate_dim == 0 &&
-        moe->shared_expert_intermediate_dim == descriptor::kUpstreamsSharedExpert) {
+        moe->shared_expert_intermediate_dim == descriptor::kPuzzletronSharedExpert) {
       moe->shared_expert_intermediate_dim = 0;  // as in a config.json
     }
   }

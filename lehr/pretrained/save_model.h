@@ -13,6 +13,7 @@
 
 namespace lehr::pretrained {
 
+/// Options of save_model.
 struct SaveOptions {
   std::filesystem::path output;  ///< Folder to create.
   at::ScalarType dtype;          ///< Dtype of the weights; state keeps its own.

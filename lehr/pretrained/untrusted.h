@@ -17,6 +17,7 @@ struct Finding {
   std::string what;
 };
 
+/// The findings in a folder, and the amount of what was read.
 struct UntrustedReport {
   std::vector<Finding> findings;  ///< In the order of the paths.
   int64_t num_files = 0;

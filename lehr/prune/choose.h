@@ -33,8 +33,10 @@ struct PruneOptions {
   std::optional<std::vector<int64_t>> layers = {};
   std::optional<By> by = {};  ///< Unset: by score.
   uint64_t seed = 0;          ///< Seed of By::random.
-  bool average_kv = false;    ///< Make KV heads the means of neighbouring heads, regardless of scores.
-  bool scale_pruned_weights = false;
+  /// Make KV heads the means of neighbouring heads, regardless of scores: the mean pooling of GQA
+  /// (https://arxiv.org/abs/2305.13245).
+  bool average_kv = false;
+  bool scale_pruned_weights = false;  ///< See Pruning.
 };
 
 /// Returns whether these options need scores.

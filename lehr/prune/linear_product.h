@@ -1,4 +1,4 @@
-// One linear layer made of the weights of a sub-block, without training (Puzzle, arXiv 2411.19146).
+// One linear layer made of the weights of a sub-block, without training (Puzzle, https://arxiv.org/abs/2411.19146).
 #pragma once
 
 #include <cstdint>

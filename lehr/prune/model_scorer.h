@@ -16,6 +16,7 @@ enum class FfnMethod { iterative, independent, l2 };
 /// The score of an MoE layer's experts; see score_experts.h.
 enum class ExpertMethod { mse, cosine, voting };
 
+/// The scores to compute.
 struct ScoreOptions {
   std::set<Kind> kinds = {};  ///< Empty: all kinds that the model has.
   FfnMethod ffn = FfnMethod::iterative;

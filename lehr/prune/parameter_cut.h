@@ -34,6 +34,7 @@ struct Average {
   int64_t count = 1;
 };
 
+/// The change of one parameter.
 struct ParameterCut {
   std::variant<Pick, PickOfExperts, Average> how;
   double factor = 1;  ///< Factor of every element, multiplied in float64.

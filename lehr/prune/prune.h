@@ -13,6 +13,7 @@ namespace lehr::prune {
 /// File in a child's folder that records the kept parts.
 inline constexpr const char* kPruningFile = "pruning.json";
 
+/// The parent, and the folder of the child.
 struct PruneTarget {
   std::filesystem::path model;   ///< The parent: a model folder with weights, in any layout.
   std::filesystem::path output;  ///< Folder to create; its parent folder must exist.

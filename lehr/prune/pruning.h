@@ -31,6 +31,7 @@ struct LayerKeeps {
   bool operator==(const LayerKeeps&) const = default;
 };
 
+/// The kept parts of a model.
 struct Pruning {
   std::vector<LayerKeeps> layers;  ///< One entry per layer of the parent.
   /// Multiply down_proj by channels before / channels after, so that its sums keep the magnitude that they would have

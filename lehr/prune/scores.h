@@ -24,6 +24,7 @@ enum class Kind {
   ffn,              ///< The feed-forward or MoE sub-block as a whole, (1).
 };
 
+/// All kinds, in order.
 inline constexpr Kind kKinds[] = {
     Kind::ffn_channels,
     Kind::kv_heads,

@@ -22,6 +22,7 @@ enum class CostKind {
   decode_seconds
 };
 
+/// All kinds, in order.
 inline constexpr CostKind kCostKinds[] = {
     CostKind::parameters,
     CostKind::active_parameters,

@@ -1,4 +1,5 @@
-// Local distillation (BLD of Puzzle, arXiv 2411.19146): each variant is trained to reproduce its layer of the teacher.
+// Local distillation (blockwise local distillation of Puzzle, https://arxiv.org/abs/2411.19146): each variant is
+// trained to reproduce its layer of the teacher.
 #pragma once
 
 #include <filesystem>
@@ -23,6 +24,7 @@ struct LocalDistillationConfig {
   void fields(FieldVisitor& v);
 };
 
+/// The progress of local distillation after a step.
 struct LocalDistillationProgress {
   int64_t step = 0;
   int64_t steps = 0;

@@ -35,8 +35,8 @@ class Timer {
   int64_t repeats_ = 1;
 };
 
-/// Work that is timed right before and after all other work. What slows the machine down slows both, so that their
-/// ratio is nearly the same at any time.
+/// Work that is timed right before and after all other work. Other load on the machine slows both, so their ratio is
+/// nearly the same at any time.
 class Reference {
  public:
   explicit Reference(std::function<void()> run) : timer_(std::move(run)) {}

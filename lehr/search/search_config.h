@@ -105,6 +105,7 @@ struct SearchPaths {
   void fields(FieldVisitor& v);
 };
 
+/// The config of a search: all sections.
 struct SearchConfig {
   SearchPaths search;
   SpaceConfig space;

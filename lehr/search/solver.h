@@ -31,6 +31,7 @@ struct SolverBudget {
   std::optional<double> at_most = {};
 };
 
+/// A multiple-choice knapsack problem, with any number of budgets.
 struct SolverProblem {
   std::vector<SolverGroup> groups = {};
   std::vector<SolverBudget> budgets = {};
@@ -43,18 +44,20 @@ struct Assignment {
   std::vector<double> costs = {};  ///< Per budget, with its `fixed`.
 };
 
-/// An assignment that a solution must differ from, in at least `distance` groups.
+/// An assignment that a solution must differ from, in at least `distance` groups (a no-good cut).
 struct Apart {
   std::vector<size_t> chosen = {};
   size_t distance = 1;
 };
 
+/// Limits of a solution.
 struct SolverLimits {
   double seconds = 60;
   double relative_gap = 0;  ///< Stop when the incumbent is at most this far above the bound, relative to the bound.
   std::vector<Apart> apart = {};
 };
 
+/// The way in which a solution ended.
 enum class SolverStatus {
   optimal,    ///< Proven, up to relative_gap.
   gap_left,   ///< The time ran out; `best` may be unset.
@@ -64,6 +67,7 @@ enum class SolverStatus {
 /// Returns "optimal", "gap left" or "infeasible".
 const char* name_of(SolverStatus status);
 
+/// The best assignment that was found, and a bound on the best possible one.
 struct SolverResult {
   SolverStatus status = SolverStatus::infeasible;
   std::optional<Assignment> best = {};

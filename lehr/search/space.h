@@ -57,6 +57,7 @@ struct LayerSpace {
   }
 };
 
+/// The alternatives of all layers.
 using SearchSpace = std::vector<LayerSpace>;
 
 /// One variant in a space.
@@ -67,6 +68,7 @@ struct Place {
   bool operator==(const Place&) const = default;
 };
 
+/// Returns the variant at a place.
 const Variant& at(const SearchSpace& space, const Place& place);
 
 /// Returns all variants, layer by layer, attention first.

@@ -60,6 +60,7 @@ inline size_t wrapped(int64_t dim, size_t rank) {
 
 /// Runs the call and sets the types of its results, or throws a usage error that names the mistake.
 using AtenRule = std::function<void(AtenCall&)>;
+/// Rules by the name of the operator.
 using AtenRules = std::unordered_map<std::string, AtenRule>;
 
 /// Returns all rules by name, without "aten::" and the trailing underscore of in-place forms. Composite operators need

@@ -1,7 +1,8 @@
 // The chunks of a sequence under context parallelism.
 //
-// A sequence of T tokens is split into 2 x ranks chunks; rank r holds chunks r and 2 x ranks - 1 - r, in this order.
-// The work of a chunk in causal attention grows with its number, so this balances the ranks.
+// A sequence of T tokens is split into 2 x ranks chunks; rank r holds chunks r and 2 x ranks - 1 - r, in this order:
+// the load-balanced split of Megatron and of PyTorch's context_parallel, also called zigzag. The work of a chunk in
+// causal attention grows with its number, so this balances the ranks.
 #pragma once
 
 #include <vector>

@@ -44,7 +44,7 @@ class FsdpSchedule final : public FsdpBackward, public std::enable_shared_from_t
     bool sent = false;                    // the reduction of the step's last gradients was started
   };
 
-  /// When reduce-scatters of gradients start, and when they are waited for.
+  /// The points of a step at which reduce-scatters of gradients start and are waited for.
   struct Reductions {
     bool each_microbatch = true;  ///< False: gradients stay whole until the step's last micro-batch.
     bool wait_at_end = false;     ///< In that micro-batch, wait for all of them in finish_backward().

@@ -19,16 +19,18 @@ class FsdpSchedule;
 /// The units that are resharded after forward, and unsharded a second time for backward.
 enum class ReshardPolicy {
   all_but_last,  ///< All units but the last one of forward, which backward needs first.
-  always,
+  always,        ///< All units (ZeRO-3).
   never,  ///< Each unit is unsharded once between finish_backward() calls: needs memory for all whole parameters.
 };
 
+/// Options of fully_shard.
 struct FullyShardOptions {
   at::ScalarType compute = at::kFloat;  ///< Type in which parameters are all-gathered, kept whole and computed with.
   at::ScalarType reduce = at::kFloat;   ///< Type in which gradients of sharded parameters are reduce-scattered.
   ReshardPolicy reshard_after_forward = ReshardPolicy::all_but_last;
   /// False: gradients of sharded parameters stay whole on each rank, in the reduce type, until the step's last
-  /// micro-batch, and are reduce-scattered once: less communication, but memory for all whole gradients. These
+  /// micro-batch, and are reduce-scattered once (FSDP2's set_requires_gradient_sync): less communication, but memory
+  /// for all whole gradients. These
   /// reduce-scatters are waited for in finish_backward(), unless their results go on to replicas or to the host, or the
   /// transport copies their inputs (mesh::Transport::copies_reductions).
   bool reduce_each_microbatch = true;

@@ -13,6 +13,7 @@ namespace lehr::state {
 
 class WeightReader;
 
+/// Shapes and dtypes by tensor name.
 using TensorSpecs = std::unordered_map<std::string, TensorSpec>;
 
 /// Returns the shapes and dtypes of a checkpoint's tensors, from its headers.

@@ -23,7 +23,7 @@ struct Checkpoint {
 /// may call the functions that modify the folder, and two runs must not share one.
 class CheckpointStore {
  public:
-  /// Who may read the folder: whom the umask lets, or its owner only.
+  /// Read permission of the folder: by the umask, or for its owner only.
   enum class Access { umask, owner };
 
   /// `root` need not exist: the first save creates it.

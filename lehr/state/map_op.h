@@ -74,10 +74,12 @@ struct Tie {};
 /// Inverse of Tie: several equal tensors become one. The first is used, the others are not read.
 struct Untie {};
 
+/// Any of the operations.
 using MapOp = std::variant<Stack, Unstack, Concatenate, Split, Transpose, Squeeze, Unsqueeze, Slice, Place, Tie, Untie>;
 
 /// Formats an operation in torch's terms: "stack 0", "split 1 [768, 768]", "slice 0 [0:4 of 16]".
 std::string describe(const MapOp& op);
+/// Returns the operation that undoes `op`.
 MapOp inverse(const MapOp& op);
 
 /// The result of an operation: shape and dtype, and the region that is known (all of it, unless a Place leaves the rest

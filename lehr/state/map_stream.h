@@ -56,6 +56,7 @@ struct MappedTensor {
   const Box& box;          ///< The region in `tensor`: all, unless the map produces only a part.
   at::Tensor tensor;
 };
+/// Receives the outputs of a map, one at a time.
 using TensorSink = std::function<void(const MappedTensor&)>;
 
 /// Passes every output to the sink, group by group. An output that is a single region of one input, possibly transposed

@@ -29,6 +29,7 @@ int64_t num_elements(const std::vector<int64_t>& shape, const std::string& subje
 /// Returns the bytes of a tensor of that dtype and shape. Throws like num_elements, and if they are not a whole number.
 int64_t num_bytes(DType dtype, const std::vector<int64_t>& shape, const std::string& subject);
 
+/// The content of a header.
 struct SafetensorsHeader {
   std::vector<TensorInfo> tensors;              ///< In file order.
   std::map<std::string, std::string> metadata;  ///< `__metadata__`: {"format": "pt"} in most files.

@@ -21,6 +21,7 @@
 
 namespace lehr::state {
 
+/// Tensors in the order in which they are stored, each with its name.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 /// Describes tensors for plan_files. `dtype`, if set, is the stored dtype of all floating-point tensors.

@@ -16,6 +16,7 @@
 
 namespace lehr::state {
 
+/// Names of tensors.
 using NameSet = std::unordered_set<std::string>;
 
 /// A value of the graph and its name as an input or output.

@@ -51,7 +51,7 @@ void TrainingConfig::fields(FieldVisitor& v) {
        {"embedding", TaskKind::embedding},
        {"sft", TaskKind::sft}},
       "Training objective. causal_lm: next-token prediction; classification: one label per text; token_classification: "
-      "one label per word; embedding: a vector per text, by contrast of pairs with the other texts of a micro-batch (a "
+      "one label per word; embedding: a vector per text, by InfoNCE with the micro-batch's other texts as negatives (a "
       "dataset of kind \"pairs\"); sft: next-token prediction on the answers in conversations (datasets of kind "
       "\"chat\"; other text is trained on as usual).");
   v.optional("local_batch_size", local_batch_size, "Sequences per data-parallel rank in one forward pass.", positive());

@@ -18,12 +18,14 @@
 
 namespace lehr::train {
 
+/// The section [job]. The members of this struct and those below are keys, which fields() describes.
 struct JobConfig {
   std::string description = "a training run";
   std::string dump_folder = "./outputs";
   void fields(FieldVisitor& v);
 };
 
+/// The section [model].
 struct ModelConfig {
   std::string name = "qwen3";
   std::string flavor;
@@ -33,6 +35,7 @@ struct ModelConfig {
   void check(Problems& problems) const;
 };
 
+/// The section [tokenizer].
 struct TokenizerConfig {
   std::string path;
   std::string chat_template;
@@ -41,8 +44,10 @@ struct TokenizerConfig {
 
 /// Distribution of layers over pipeline stages: the same number in each, or balanced by FLOPs.
 enum class PipelineBalance { even, cost };
+/// Values of training.dtype.
 enum class Precision { float32, bfloat16, float64 };
 
+/// The section [training].
 struct TrainingConfig {
   TaskKind task = TaskKind::causal_lm;
   int64_t local_batch_size = 8;
@@ -78,6 +83,7 @@ struct TrainingConfig {
   void task_fields(FieldVisitor& v);
 };
 
+/// The section [parallelism].
 struct ParallelismConfig {
   int64_t data_parallel_replicate_degree = 1;
   int64_t data_parallel_shard_degree = -1;
@@ -102,6 +108,7 @@ struct ParallelismConfig {
   void check(Problems& problems) const;
 };
 
+/// The section [activation_checkpoint].
 struct ActivationCheckpointConfig {
   std::string mode = "auto";
   std::string selective_ac_option = "op 2";
@@ -112,6 +119,7 @@ struct ActivationCheckpointConfig {
   nn::ActivationCheckpointing policy() const;
 };
 
+/// The section [float8].
 struct Float8Config {
   bool enable = false;
   ops::Float8Recipe recipe = ops::Float8Recipe::rowwise;
@@ -121,6 +129,7 @@ struct Float8Config {
   void check(Problems& problems) const;
 };
 
+/// The section [distillation].
 struct DistillationConfig {
   std::optional<std::string> teacher;
   double kl_weight = 1;
@@ -133,6 +142,7 @@ struct DistillationConfig {
   void check_run(Problems& problems, const TrainingConfig& training) const;
 };
 
+/// The section [checkpoint].
 struct CheckpointConfig {
   bool enable = true;
   std::string folder = "checkpoints";
@@ -170,6 +180,7 @@ struct CheckpointConfig {
   void check_changes(Problems& problems) const;
 };
 
+/// The section [metrics].
 struct MetricsConfig {
   int64_t log_freq = 1;
   bool enable_tensorboard = true;
@@ -179,6 +190,7 @@ struct MetricsConfig {
   void fields(FieldVisitor& v);
 };
 
+/// The section [profiling].
 struct ProfilingConfig {
   bool enable_profiling = false;
   std::string save_traces_folder = "profile";
@@ -193,6 +205,7 @@ struct ProfilingConfig {
   void check(Problems& problems) const;
 };
 
+/// The section [validation].
 struct ValidationConfig {
   bool enable = false;
   int64_t freq = 10;
@@ -203,6 +216,7 @@ struct ValidationConfig {
   std::optional<int64_t> max_rows() const { return steps > 0 ? std::optional(steps * local_batch_size) : std::nullopt; }
 };
 
+/// The section [sample].
 struct SampleConfig {
   std::optional<std::string> prompt;
   int64_t max_new_tokens = 200;
@@ -212,6 +226,7 @@ struct SampleConfig {
   void fields(FieldVisitor& v);
 };
 
+/// The section [comm].
 struct CommConfig {
   int64_t init_timeout_seconds = 300;
   int64_t train_timeout_seconds = 100;
@@ -220,8 +235,10 @@ struct CommConfig {
 
 /// Action on a difference between replicas, or between two runs of the same arithmetic.
 enum class OnCorruption { stop, warn };
+/// Action on a loss spike.
 enum class OnSpike { warn, skip, stop };
 
+/// The section [reliability].
 struct ReliabilityConfig {
   int64_t hash_every_n_steps = 0;
   int64_t recompute_every_n_steps = 0;
@@ -237,6 +254,7 @@ struct ReliabilityConfig {
   void check_run(Problems& problems, const TrainingConfig& training) const;
 };
 
+/// The section [debug].
 struct DebugConfig {
   int64_t seed = 42;
   bool deterministic = false;

@@ -15,7 +15,7 @@ void ReliabilityConfig::fields(FieldVisitor& v) {
       "recompute_every_n_steps",
       recompute_every_n_steps,
       "Steps between checks of the arithmetic: each rank runs forward and backward of a micro-batch (in a pipeline, of "
-      "its stages) twice and compares all bits; a third run tells a transient difference from a lasting one. 0: never.",
+      "its stages) twice and compares all bits; a third run tells a transient error from a persistent one. 0: never.",
       at_least(0));
   v.choice(
       "on_corruption",

@@ -10,8 +10,8 @@ void TrainingConfig::task_fields(FieldVisitor& v) {
   v.optional(
       "dataset",
       dataset,
-      "torchtitan's name of a data set, in place of [[data.datasets]]: \"c4\" or \"c4_test\". Without dataset_path it is "
-      "the sample of 40 documents of C4 in Lehr's recipe/data, and without a tokenizer it is read as bytes.");
+      "torchtitan's name of a dataset, in place of [[data.datasets]]: \"c4\" or \"c4_test\". Without dataset_path it "
+      "is the sample of 40 documents of C4 in Lehr's recipe/data, and without a tokenizer it is read as bytes.");
   v.optional("dataset_path", dataset_path, "The file or folder of training.dataset.");
   v.optional("num_labels", num_labels, "Classification: number of classes, of texts or of words.", at_least(2));
   v.optional(

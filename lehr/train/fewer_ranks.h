@@ -15,8 +15,9 @@ struct SmallerMesh {
   std::vector<std::string> overrides;  ///< "--section.key=value", to follow the run's other arguments.
 };
 
-/// Returns how the run of `config`, which began on `begun` ranks, continues on at most `left` and at least `least`: on
-/// the most ranks that keep the degrees of tensor, context, expert and pipeline parallelism, training.local_batch_size
+/// Returns the mesh on which the run of `config`, which began on `begun` ranks, continues with `least` to `left` ranks:
+/// on the most ranks that keep the degrees of tensor, context, expert and pipeline parallelism,
+/// training.local_batch_size
 /// and the sequences of a step, so that the order of data and, but for rounding, the losses stay. Replicas are given up
 /// before shards: data_parallel_shard stays if it divides the data-parallel ranks that are left, otherwise it covers
 /// them. Throws a usage error if no such mesh exists, and mesh_of's if `config` does not fit `begun` ranks.

@@ -13,12 +13,12 @@
 
 namespace lehr::train {
 
-/// What the ranks of a start find of the local checkpoints of the start before, which may have had other ranks. Its
-/// parts were written by PartReplicator; or a checkpoint is whole, but not all ranks see it. All ranks construct one
-/// and call its functions together.
+/// The local checkpoints of the previous start of a run, which may have had other ranks, as far as the ranks of this
+/// start find them: parts that PartReplicator wrote, or a whole checkpoint that not all ranks see. All ranks construct
+/// one and call its functions together.
 class FoundParts {
  public:
-  /// `folder` is what this rank sees; empty: nothing.
+  /// `folder` is the one that this rank sees; empty: none.
   FoundParts(std::filesystem::path folder, std::shared_ptr<state::Coordinator> coordinator);
 
   /// The newest step whose parts are all there, damaged or not.

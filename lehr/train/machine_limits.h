@@ -13,8 +13,9 @@ struct MachineLimits {
   double bytes_per_second = 0;  ///< Reads and writes together, in memory larger than any cache.
 };
 
-/// Returns the peak FLOP/s of this process on the CPU: what the registers execute (ops/register_peak/register_peak.h)
-/// on the threads of the process, or on its usable cores if they are fewer. Takes about `seconds`.
+/// Returns the peak FLOP/s of this process on the CPU: those of multiply-adds in registers
+/// (ops/register_peak/register_peak.h) on the threads of the process, or on its usable cores if they are fewer. Takes
+/// about `seconds`.
 double cpu_peak_flops(at::ScalarType dtype, double seconds = 0.05);
 
 /// Returns the FLOP/s of the fastest square matmul of random numbers found on `device` within about `seconds`, by

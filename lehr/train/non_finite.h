@@ -13,8 +13,9 @@ namespace lehr::train {
 /// empty if there is none. The host waits for each.
 std::string non_finite_parameter(const nn::Module& model);
 
-/// Says in a sentence which tensor is not finite after forward and backward of a step: the first parameter, in the
-/// order of the model; else the gradient that backward computed first, which is the last in that order; empty if all
+/// Returns a sentence that names the tensor that is not finite after forward and backward of a step: the first
+/// parameter, in the order of the model; else the gradient that backward computed first, which is the last in that
+/// order; empty if all
 /// are finite. Names the rank and its place in the mesh: "... on rank 2 (dp_shard 1, tp 0)". Gradients that are not
 /// defined are left out. All ranks must call it, and get the same text.
 std::string describe_non_finite(const std::vector<nn::NamedParameter>& parameters, const Ranks& ranks);

@@ -28,6 +28,7 @@ struct RecomputeCandidate {
   ActivationCheckpointConfig config() const;
 };
 
+/// The candidates for a run, and the chosen one.
 struct RecomputeChoice {
   std::vector<RecomputeCandidate> candidates = {};  ///< Fewest extra FLOPs first.
   size_t chosen = 0;

@@ -45,7 +45,7 @@ void report_gpu(Logger& log, const descriptor::ModelArgs& args, at::Device devic
   }
 }
 
-// Reports a named data set, the mesh, float8 and adapters of runs that have them.
+// Reports a named dataset, the mesh, float8 and adapters of runs that have them.
 void report_parts(
     Logger& log,
     const TrainConfig& config,

@@ -21,6 +21,7 @@ using Batch = pipeline::TensorDict;
 
 /// Returns the sequences [first, first + count) of every tensor of a batch.
 Batch rows_of(const Batch& batch, int64_t first, int64_t count);
+/// Returns the batch with all tensors on `device`.
 Batch to_device(const Batch& batch, at::Device device);
 
 /// A training task. Implement it for a custom task; the trainer needs nothing else.

@@ -5,6 +5,7 @@
 
 namespace lehr::train {
 
+/// Values of training.task.
 enum class TaskKind { causal_lm, classification, token_classification, sft, embedding };
 
 /// Returns the head of the models that the task trains.

@@ -19,6 +19,7 @@ struct VerifyRow {
   bool ok = false;
 };
 
+/// The result of a verification.
 struct VerifyReport {
   std::vector<VerifyRow> rows;
   std::map<std::string, at::Tensor> computed;  ///< Every computed tensor, under the reference's name.

@@ -9,6 +9,7 @@
 
 namespace lehr::data::jinja {
 
+/// A filter and a test, with the value that they are applied to.
 using Filter = Value (*)(const Value& input, const Arguments& arguments);
 using Test = bool (*)(const Value& input, const Arguments& arguments);
 

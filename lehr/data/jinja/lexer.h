@@ -7,6 +7,7 @@
 
 namespace lehr::data::jinja {
 
+/// Kinds of tokens.
 enum class TokenKind {
   text,          ///< Literal text, without the white space that adjacent tags remove.
   begin_block,   ///< {%
@@ -21,6 +22,7 @@ enum class TokenKind {
   end,     ///< After the last token, once.
 };
 
+/// A token and its line, from 1.
 struct Token {
   TokenKind kind = TokenKind::end;
   std::string text;

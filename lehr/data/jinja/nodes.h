@@ -50,6 +50,7 @@ using ExpressionPtr = std::unique_ptr<const Expression>;
 /// The effect of a statement on the surrounding loop.
 enum class Flow { next, break_loop, continue_loop };
 
+/// A node that writes output or changes variables.
 class Statement {
  public:
   virtual ~Statement() = default;
@@ -62,12 +63,14 @@ Flow run(const Body& body, Frame& frame);
 
 // --- expressions -----------------------------------------------------------------------------------------------------
 
+/// A constant.
 struct Literal : Expression {
   Literal(int line, Value v) : Expression(line), constant(std::move(v)) {}
   Value evaluate(const Frame&) const override { return constant; }
   Value constant;
 };
 
+/// A variable; undefined if no scope has it.
 struct Name : Expression {
   Name(int line, std::string n) : Expression(line), name(std::move(n)) {}
   Value evaluate(const Frame& frame) const override;
@@ -82,6 +85,7 @@ struct ListLiteral : Expression {
   bool is_tuple = false;
 };
 
+/// {key: value, ...}
 struct DictLiteral : Expression {
   using Expression::Expression;
   Value evaluate(const Frame& frame) const override;
@@ -119,6 +123,7 @@ struct ArgumentList {
   std::vector<std::pair<std::string, ExpressionPtr>> named;
 };
 
+/// function(arguments)
 struct Call : Expression {
   using Expression::Expression;
   Value evaluate(const Frame& frame) const override;
@@ -144,8 +149,10 @@ struct TestCall : Expression {
   ArgumentList arguments;
 };
 
+/// Binary operators: + - * / // % ** and ~.
 enum class Operator { add, subtract, multiply, divide, floor_divide, modulo, power, concatenate };
 
+/// left op right
 struct Binary : Expression {
   using Expression::Expression;
   Value evaluate(const Frame& frame) const override;
@@ -177,6 +184,7 @@ struct Logical : Expression {
   ExpressionPtr left, right;
 };
 
+/// not operand
 struct Not : Expression {
   using Expression::Expression;
   Value evaluate(const Frame& frame) const override;
@@ -192,16 +200,19 @@ struct Conditional : Expression {
 
 // --- statements ------------------------------------------------------------------------------------------------------
 
+/// Literal text.
 struct Text : Statement {
   Flow run(Frame& frame) const override;
   std::string text;
 };
 
+/// {{ expression }}
 struct Output : Statement {
   Flow run(Frame& frame) const override;
   ExpressionPtr expression;
 };
 
+/// {% if %}, with its {% elif %} and {% else %} branches.
 struct If : Statement {
   Flow run(Frame& frame) const override;
   std::vector<std::pair<ExpressionPtr, Body>> branches;
@@ -216,6 +227,7 @@ struct Target {
   int line = 0;
 };
 
+/// {% for target in sequence if condition %}body{% else %}otherwise{% endfor %}
 struct For : Statement {
   Flow run(Frame& frame) const override;
   Target target;
@@ -235,6 +247,7 @@ struct Set : Statement {
   Body body;
 };
 
+/// {% macro name(parameters) %}body{% endmacro %}
 struct Macro : Statement {
   Flow run(Frame& frame) const override;
   Value call(const Arguments& arguments, std::shared_ptr<Scope> scope, Budget& budget) const;
@@ -250,6 +263,7 @@ struct Generation : Statement {
   int line = 0;
 };
 
+/// {% break %} and {% continue %}
 struct LeaveLoop : Statement {
   explicit LeaveLoop(Flow f) : flow(f) {}
   Flow run(Frame&) const override { return flow; }

@@ -7,6 +7,7 @@
 
 namespace lehr::data::jinja {
 
+/// A parsed template.
 struct Parsed {
   Body body;
   bool marks_generation = false;  ///< The template has a {% generation %} block.

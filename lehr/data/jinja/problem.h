@@ -21,6 +21,7 @@ class Problem : public std::runtime_error {
   int line_;
 };
 
+/// Throws a Problem without a line, which the innermost node adds.
 template <class... Args>
 [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
   throw Problem(fmt::format(format, std::forward<Args>(args)...));

@@ -25,6 +25,7 @@ size_t trailing_space(std::string_view text);
 std::string_view strip_left(std::string_view text, const std::optional<std::string>& set = std::nullopt);
 std::string_view strip_right(std::string_view text, const std::optional<std::string>& set = std::nullopt);
 
+/// The most parts of a string that split() returns.
 inline constexpr size_t kMaxParts = 100'000;
 
 /// str.split and str.rsplit at `separator`, at most `limit` times if that is not negative. Throws Problem for an empty

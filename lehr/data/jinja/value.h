@@ -49,6 +49,7 @@ class Value {
     explicit Mapping(Dict entries) : Dict(std::move(entries)) {}
     Size bytes = {};
   };
+  /// The result of namespace(), whose entries {% set %} can change.
   struct Namespace {
     Dict entries;
   };

@@ -7,6 +7,7 @@
 
 namespace lehr::model {
 
+/// gpt-oss's layer is Qwen3-MoE's with attention sinks, biases, and experts with a clamped SwiGLU.
 using GptOssLayer = Qwen3MoELayer;
 using GptOssLayerParameters = Qwen3MoELayerParameters;
 LEHR_DECODER_FAMILY(GptOss, gpt_oss);

@@ -7,6 +7,7 @@
 
 namespace lehr::model {
 
+/// Mistral's layer (https://arxiv.org/abs/2310.06825) is Llama 3's with a sliding window.
 using MistralLayer = Llama3Layer;
 using MistralLayerParameters = Llama3LayerParameters;
 LEHR_DECODER_FAMILY(Mistral, mistral);

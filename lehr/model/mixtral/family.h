@@ -7,6 +7,7 @@
 
 namespace lehr::model {
 
+/// Mixtral's layer (https://arxiv.org/abs/2401.04088) is Qwen3-MoE's without QK-norm.
 using MixtralLayer = Qwen3MoELayer;
 using MixtralLayerParameters = Qwen3MoELayerParameters;
 LEHR_DECODER_FAMILY(Mixtral, mixtral);

@@ -7,6 +7,7 @@
 
 namespace lehr::model {
 
+/// OLMo 3's layer is OLMo 2's with sliding windows in three of four layers.
 using Olmo3Layer = Olmo2Layer;
 using Olmo3LayerParameters = Olmo2LayerParameters;
 LEHR_DECODER_FAMILY(Olmo3, olmo3);

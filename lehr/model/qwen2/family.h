@@ -7,6 +7,7 @@
 
 namespace lehr::model {
 
+/// Qwen2.5's layer (https://arxiv.org/abs/2412.15115) is Llama 3's with biases of queries, keys and values.
 using Qwen2Layer = Llama3Layer;
 using Qwen2LayerParameters = Llama3LayerParameters;
 LEHR_DECODER_FAMILY(Qwen2, qwen2);

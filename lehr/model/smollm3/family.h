@@ -7,6 +7,7 @@
 
 namespace lehr::model {
 
+/// SmolLM3's layer (https://huggingface.co/blog/smollm3) is Llama 3's, without rotary positions in every fourth layer.
 using SmolLM3Layer = Llama3Layer;
 using SmolLM3LayerParameters = Llama3LayerParameters;
 LEHR_DECODER_FAMILY(SmolLM3, smollm3);

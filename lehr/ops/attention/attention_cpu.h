@@ -27,6 +27,8 @@ struct AttentionPlan {
 /// Returns the output and, if `keep`, the log-sum-exp of each query (B, Hq, T) for backward.
 std::tuple<at::Tensor, at::Tensor> attention_forward(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionPlan& plan, bool keep);
+/// Returns the gradients of q, k and v for `dout`, the gradient of the output `out`. `log_sum` is the log-sum-exp that
+/// forward returned.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& dout,
     const at::Tensor& q,

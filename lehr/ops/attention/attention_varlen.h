@@ -24,7 +24,8 @@ extern const VariableLengthKernel kFlash;
 bool flash_takes(at::ScalarType type, int64_t size, int64_t value_size, const AttentionOptions& options);
 
 /// at::_efficient_attention_forward and _backward, for calls that efficient_takes accepts. Keys and values are repeated
-/// for each query head. Backward holds 16 times the queries of a row in float32, or those of 16 rows.
+/// for each query head. A kernel call takes at most 16 sequences, because the kernel pads them to one length: backward
+/// holds the float32 gradients of the queries of up to 16 rows.
 extern const VariableLengthKernel kEfficient;
 /// True if memory-efficient attention supports the call: float32, float16 or bfloat16, no softcap.
 bool efficient_takes(at::ScalarType type, const AttentionOptions& options);

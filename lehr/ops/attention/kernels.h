@@ -22,6 +22,7 @@ struct AttentionCall {
   float softcap;  ///< 0 for none.
 };
 
+/// Backward of that call: gradients of q, k and v, in their shapes, for `dout`, which has the shape of out.
 template <class T>
 struct AttentionBackwardCall {
   AttentionCall<T> forward;
@@ -31,6 +32,7 @@ struct AttentionBackwardCall {
   T* dv;
 };
 
+/// Queries, and keys, of a tile of scores.
 constexpr int64_t kAttentionTile = 64;
 constexpr int64_t blocks_of(int64_t rows) {
   return (rows + kAttentionTile - 1) / kAttentionTile;

@@ -21,6 +21,7 @@ struct ConvCall {
   int64_t tokens, row_tokens, channels, width;
 };
 
+/// On the CPU; T is float, double or Bf16.
 template <class T>
 struct ConvKernels {
   /// Computes y of tokens [first, last).
@@ -59,13 +60,14 @@ struct ConvInput {
 
 }  // namespace cuda
 
+/// On a GPU.
 template <class T>
 struct ConvLaunches {
   static constexpr cuda::KernelId kId = {
       .name = "causal_conv", .element = sizeof(T), .version = 1, .layout = sizeof(cuda::ConvInput<T>)};
   cuda::Status (*forward)(const cuda::ConvInput<T>& input, T* y);
   /// dx and dbefore may be null. `dweight` has rows * token_blocks() parts (null if not requested) of `weight_size`
-  /// elements, a multiple of 4, of which channels * width are those of weight; so has its sum.
+  /// elements, a multiple of 4: the channels * width elements of weight, and padding. Its sum has as many.
   cuda::Status (*backward)(
       const cuda::ConvInput<T>& input,
       const T* dy,

@@ -7,7 +7,7 @@ namespace lehr::ops {
 
 /// The constants of the gate, with the names of Hugging Face's config.json (swiglu_limit, swiglu_alpha).
 struct SwiGLUClamp {
-  double limit = 7;      ///< The gate is at most this, and the other half between -limit and limit.
+  double limit = 7;      ///< The gate is at most this, and the linear half between -limit and limit.
   double alpha = 1.702;  ///< In g sigmoid(alpha g), which is close to GELU with 1.702.
 };
 

@@ -93,6 +93,7 @@ class BlockGroup {
 
 constexpr int kWarpsThreads = 256;  // per block with many groups
 
+/// Runs a body by groups of `size` threads, each a part of a warp.
 template <class Body>
 __global__ __launch_bounds__(kWarpsThreads, 2) void in_warps(
     const __grid_constant__ Body body, int64_t count, int size) {
@@ -103,6 +104,7 @@ __global__ __launch_bounds__(kWarpsThreads, 2) void in_warps(
   }
 }
 
+/// Runs a body by groups that are blocks.
 template <class Body>
 __global__ __launch_bounds__(kMostThreads) void in_blocks(const __grid_constant__ Body body) {
   __shared__ BlockGroup::Shared shared;

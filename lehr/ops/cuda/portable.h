@@ -26,6 +26,7 @@ LEHR_HOST_DEVICE float widen(Bf16 x) {
   return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16);
 }
 
+/// Converts a float32 to an element of type T.
 template <class T>
 LEHR_HOST_DEVICE T narrow(float x);
 template <>
@@ -73,6 +74,7 @@ LEHR_HOST_DEVICE void store(T* p, const Pack<T>& pack) {
 #endif
 }
 
+/// Elements that a thread holds in float32.
 template <int kCount>
 struct Values {
   float at[kCount];
@@ -129,6 +131,7 @@ LEHR_HOST_DEVICE Values<kCount> read_any(const T* p, int64_t i, int64_t size, bo
   return values;
 }
 
+/// Does the same as write, for any size, and for any alignment of the run if not `packed`.
 template <int kCount, class T>
 LEHR_HOST_DEVICE void write_any(T* p, int64_t i, int64_t size, bool packed, const Values<kCount>& values) {
   if (packed && i + kCount <= size) {
@@ -164,6 +167,7 @@ struct Word<16> {
 };
 template <int kCount, class T>
 using WordOf = typename Word<kCount* static_cast<int>(sizeof(T))>::Type;
+/// Elements that are read or written in one access.
 template <int kCount, class T>
 struct Elements {
   T at[kCount];
@@ -192,6 +196,7 @@ LEHR_HOST_DEVICE Values<kCount> read_few(const T* p, int64_t i, int64_t size, bo
   return values;
 }
 
+/// Writes elements [i, i + kCount), as read_few reads them; does nothing beyond the end of the run.
 template <int kCount, class T>
 LEHR_HOST_DEVICE void write_few(T* p, int64_t i, int64_t size, bool packed, const Values<kCount>& values) {
   Elements<kCount, T> elements;
@@ -254,6 +259,7 @@ LEHR_HOST_DEVICE int64_t in_tile(Group& group, int64_t index, int64_t u) {
   return ((index * kPacksATile + u) * group.size() + group.rank()) * kPack<T>;
 }
 
+/// Returns the number of tiles of `count` elements.
 template <class T>
 constexpr int64_t tiles_for(int64_t count) {
   return (count + kTile<T> - 1) / kTile<T>;

@@ -22,11 +22,12 @@ namespace lehr::ops {
 ///     S = exp(decay_t) S + k_t (beta_t value_t)^T
 ///     output_t = q_t S
 ///
-/// In chunks of 64 tokens: within a chunk, the corrections solve a triangular system (the WY
-/// representation; there is none with StateUpdate::add), so that everything else is matmuls, in float32 (float64 for
-/// float64). Time and memory are linear in T. Backward saves the inputs and recomputes the states; it is not
-/// differentiable, and throws a usage error under create_graph. Where there are no kernels (on a GPU: float64, K > 128,
-/// few tokens, StateUpdate::add) plain ATen runs, token by token. Throws a usage error for other shapes and types.
+/// Runs in the chunkwise parallel form (Yang et al., https://arxiv.org/abs/2406.06484), in chunks of 64 tokens: within
+/// a chunk, the corrections solve a triangular system (the WY representation; there is none with StateUpdate::add), and
+/// everything else is matmuls, in float32 (float64 for float64). Time and memory are linear in T. Backward saves the
+/// inputs and recomputes the states; it is not differentiable, and throws a usage error under create_graph. Where there
+/// are no kernels (on a GPU: float64, K > 128, few tokens, StateUpdate::add) plain ATen runs, token by token. Throws a
+/// usage error for other shapes and types.
 GatedDelta gated_delta_rule(const GatedDeltaInputs& inputs);
 
 /// Returns the final state alone, without a graph, for about half the work.

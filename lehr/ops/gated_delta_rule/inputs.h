@@ -7,7 +7,7 @@
 
 namespace lehr::ops {
 
-/// What a token does to the state.
+/// The update of the state by a token.
 enum class StateUpdate {
   correct,  ///< The gated delta rule: corrects it towards the token's value.
   add,      ///< The state-space dual of Mamba-2 (Dao and Gu, https://arxiv.org/abs/2405.21060): adds to it.

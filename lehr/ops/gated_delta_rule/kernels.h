@@ -5,6 +5,7 @@
 
 namespace lehr::ops {
 
+/// Tokens of a chunk.
 constexpr int64_t kDeltaChunk = 64;
 
 /// Returns a head size padded to whole register blocks of the widest instruction set.
@@ -40,6 +41,7 @@ struct DeltaCall {
   constexpr int64_t state_size() const { return padded() * padded_value(); }
 };
 
+/// Backward of that call; gradients have the shapes of their tensors.
 template <class T>
 struct DeltaBackwardCall {
   DeltaCall<T> forward;

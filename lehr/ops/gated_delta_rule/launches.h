@@ -14,6 +14,7 @@ namespace lehr::ops::cuda {
 /// many.
 constexpr int64_t kMostDeltaSize = 128;
 
+/// The part of the operator's tensors that a call processes.
 struct DeltaLayout {
   int64_t rows, heads, chunks, group;
   int64_t first_row, first_head, all_heads;  ///< In the tensors of the call, which have `all_heads` key heads.
@@ -76,6 +77,7 @@ struct DeltaTrianglesBackward {
   float* dbeta;
 };
 
+/// On a GPU.
 struct DeltaLaunches {
   static constexpr KernelId kId = {
       .name = "gated_delta_rule",

@@ -36,6 +36,7 @@ struct GlobalNormLaunches {
   /// `factor` is on the device.
   Status (*scale)(const TensorList& list, const double* factor);
 };
+/// The sum of the results of sums_of_squares, on a GPU.
 struct SumLaunches {
   static constexpr KernelId kId = {.name = "sum", .element = 0, .version = 1};
   /// Sets total to the sum of `count` numbers, in an order that depends only on the count.

@@ -8,6 +8,7 @@ namespace cuda {
 /// Elements of a group that one group of threads clears.
 constexpr int64_t kGroupPiece = 1 << 16;
 
+/// On a GPU.
 template <class T>
 struct GroupedLinearLaunches {
   static constexpr KernelId kId = {.name = "grouped_linear", .element = sizeof(T), .version = 1};

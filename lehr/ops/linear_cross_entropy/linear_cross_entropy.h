@@ -9,7 +9,7 @@ namespace lehr::ops {
 ///
 /// hidden is (N, H), weight (V, H) of the same floating type, labels (N) int64; the result is (N), float32 (float64 for
 /// float64). Tokens are processed in chunks whose logits fit kLogitsBytes (kGpuLogitsBytes on a GPU), so the (N, V)
-/// logits are never stored. Ignored tokens cost nothing.
+/// logits are never stored, as in Liger Kernel (https://arxiv.org/abs/2410.10989). Ignored tokens cost nothing.
 ///
 /// If gradients are needed, forward computes them too, for an incoming gradient of 1 per token: three matmuls per
 /// training step, where recomputing the logits would take four. Backward then only scales them, as long as all counted

@@ -11,6 +11,8 @@ struct TeacherHead {
   at::Tensor weight;  ///< (V, its hidden size), of the same vocabulary.
 };
 
+/// Options of knowledge distillation (Hinton et al., https://arxiv.org/abs/1503.02531). Unlike there, the divergence is
+/// not multiplied by the square of the temperature.
 struct LinearKlOptions {
   double temperature = 1;  ///< Of the softmax of both in the divergence.
   double kl_weight = 1;    ///< Of the divergence in the loss.

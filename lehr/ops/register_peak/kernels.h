@@ -5,11 +5,13 @@
 
 namespace lehr::ops {
 
+/// The result of a measurement.
 struct MultiplyAdded {
   double flops = 0;
   double sum = 0;  // of all lanes of all sums; from it, a test counts the multiply-adds that ran
 };
 
+/// On the CPU; T is float, double or Bf16.
 template <class T>
 struct MultiplyAddKernels {
   static constexpr bool kHasPairs = sizeof(T) == sizeof(Bf16);

@@ -20,6 +20,7 @@ struct RmsNormForward {
   bool zero_centered;  ///< The factor is 1 + weight, and the normalized value is not rounded before it.
 };
 
+/// Backward of RMSNorm, for rows of `size` elements.
 template <class T>
 struct RmsNormBackward {
   const T* dy;

@@ -17,6 +17,7 @@ struct Added {
   at::Tensor sum = {};
 };
 
+/// Returns the arguments of a forward kernel for these tensors; undefined ones are null.
 template <class T>
 RmsNormForward<T> forward_call(
     const at::Tensor& x,
@@ -38,6 +39,7 @@ RmsNormForward<T> forward_call(
       .zero_centered = zero_centered};
 }
 
+/// Returns the arguments of a backward kernel for these tensors; undefined ones are null.
 template <class T>
 RmsNormBackward<T> backward_call(
     const at::Tensor& dy,
@@ -66,6 +68,7 @@ inline at::Tensor rms_buffer(const at::Tensor& x, bool keep) {
   return at::empty(x.sizes().slice(0, x.dim() - 1), x.options().dtype(cpu::wide_type(x.scalar_type())));
 }
 
+/// Rows whose gradient of weight is summed in float32, on the CPU.
 constexpr int64_t kRowsABlock = 64;
 
 /// Sums the rows of `blocks` (blocks, C) in float64.

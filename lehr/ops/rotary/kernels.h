@@ -5,7 +5,7 @@
 
 namespace lehr::ops {
 
-/// CosSin of the rotary embedding. Token t uses row t % angle_rows.
+/// The cosines and sines of the rotation angles. Token t uses row t % angle_rows.
 template <class T>
 struct RotaryAngles {
   const Wide<T>* cos;  ///< (angle_rows, rotated)
@@ -26,6 +26,7 @@ struct RotaryCall {
   bool backward;  ///< Rotates by the negative angles (the transposed map).
 };
 
+/// QK-norm with rotation: RMSNorm of each head of (tokens, heads, norm.size), and its rotation.
 template <class T>
 struct NormRotaryForward {
   RmsNormForward<T> norm;
@@ -33,6 +34,7 @@ struct NormRotaryForward {
   int64_t heads;
 };
 
+/// Its backward.
 template <class T>
 struct NormRotaryBackward {
   RmsNormBackward<T> norm;
