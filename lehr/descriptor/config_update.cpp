@@ -89,7 +89,7 @@ Node updated_config(const Node& given, const ModelFamily& family, const ModelArg
   // The number of modules is that of the folder. Modules that are left out do not count as changed above, since they
   // are not read; and a missing key would not say that there are none.
   const auto finished = [&](Node config) {
-    for (const char* key : {kMtpModulesKey, "mtp_num_hidden_layers"}) {  // the latter of Qwen3.5
+    for (const char* key : {kMtpModulesKey, kMtpLayersKey}) {
       if (const Node* modules = now.find(key)) {
         config.set(key, *modules);
       }

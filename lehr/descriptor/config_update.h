@@ -14,6 +14,9 @@ namespace lehr::descriptor {
 /// such modules write it always, 0 too.
 inline constexpr const char* kMtpModulesKey = "num_nextn_predict_layers";
 
+/// The same number in published folders of Qwen3.5, which other programs read.
+inline constexpr const char* kMtpLayersKey = "mtp_num_hidden_layers";
+
 /// Returns true if `config`, a config.json, has a model_type that the family reads.
 bool is_of_family(const Node& config, const ModelFamily& family);
 

@@ -11,19 +11,21 @@ namespace {
 struct Whole {
   std::string type;
   std::vector<std::pair<const char*, int64_t>> defaults;  // of keys that a published text_config leaves out
+  std::vector<std::string> encoder;                       // beginnings of names of the encoder's tensors
 };
 
 const std::vector<Whole>& known_types() {
   static const std::vector<Whole> types{
-      {.type = "qwen3_5", .defaults = {}},
-      {.type = "qwen3_5_moe", .defaults = {}},
+      {.type = "qwen3_5", .defaults = {}, .encoder = {"model.visual."}},
+      {.type = "qwen3_5_moe", .defaults = {}, .encoder = {"model.visual."}},
       {.type = "gemma3",
-       .defaults = {
-           {"vocab_size", 262208},
-           {"num_attention_heads", 8},
-           {"num_key_value_heads", 4},
-           {"head_dim", 256},
-           {"max_position_embeddings", 131072}}}};
+       .defaults =
+           {{"vocab_size", 262208},
+            {"num_attention_heads", 8},
+            {"num_key_value_heads", 4},
+            {"head_dim", 256},
+            {"max_position_embeddings", 131072}},
+       .encoder = {"vision_tower.", "model.vision_tower.", "multi_modal_projector.", "model.multi_modal_projector."}}};
   return types;
 }
 
@@ -58,6 +60,19 @@ Node text_config_of(const Node& config) {
     return text;
   }
   return config;
+}
+
+std::vector<std::string> image_encoder_prefixes(const Node& config) {
+  for (const Whole& whole : known_types()) {
+    if (has_type(config, whole.type)) {
+      return whole.encoder;
+    }
+  }
+  return {};
+}
+
+std::vector<std::string> text_model_prefixes(const std::string& own) {
+  return {own + kTextModelPrefix, kTextModelPrefix + own};
 }
 
 }  // namespace lehr::descriptor

@@ -1,5 +1,8 @@
-// The config.json of models of texts and images, of which Lehr has the text model.
+// Models of texts and images, of which Lehr has the text model: their config.json, and the names of their tensors.
 #pragma once
+
+#include <string>
+#include <vector>
 
 #include "lehr/config/node.h"
 
@@ -9,5 +12,16 @@ namespace lehr::descriptor {
 /// text_config, with those keys of the whole that hold for both and the defaults of transformers' class; any other
 /// `config` as it is.
 Node text_config_of(const Node& config);
+
+/// The beginnings of names of the tensors that are not the text model's, those of an encoder of images; none for the
+/// config.json of any other model.
+std::vector<std::string> image_encoder_prefixes(const Node& config);
+
+/// The beginning of the text model's name in the checkpoint of the whole, such as that of
+/// language_model.lm_head.weight.
+inline constexpr const char* kTextModelPrefix = "language_model.";
+
+/// The beginnings, in checkpoints of the whole, of names of tensors that begin with `own` in those of a text model.
+std::vector<std::string> text_model_prefixes(const std::string& own);
 
 }  // namespace lehr::descriptor

@@ -15,17 +15,30 @@ bool is_layer(const std::string& name) {
   return number != 0 && name.find_first_not_of("0123456789", number) == std::string::npos &&
          ("." + name.substr(0, number)).ends_with(".layers.");
 }
+
+bool has_blocks(const Node& config) {
+  const Node* blocks = config.find("block_configs");
+  return blocks != nullptr && !blocks->is_null();
+}
 }  // namespace
 
-void require_keys(const Node& config, std::span<const char* const> keys) {
-  const Node* blocks = config.find("block_configs");
-  if (blocks != nullptr && !blocks->is_null()) {
+void require_keys(const Node& config, std::span<const char* const> keys, std::span<const char* const> nullable) {
+  if (has_blocks(config)) {
     return;
   }
   for (const std::string_view key : keys) {
-    const bool found = !config.at(std::string(key)).is_null() || key == "num_key_value_heads";  // the number of heads
+    const bool may_be_null = std::find(nullable.begin(), nullable.end(), key) != nullable.end();
+    const bool found = !config.at(std::string(key)).is_null() || may_be_null;
     require(found, "{}: {}: expected a value, found null", config.origin(), key);
   }
+}
+
+int64_t read_key_value_heads(const Node& config, int64_t otherwise) {
+  constexpr const char* kKey = "num_key_value_heads";
+  if (config.find(kKey) == nullptr || has_blocks(config)) {
+    return int_or(config, kKey, otherwise);
+  }
+  return config.at(kKey).as_int();
 }
 
 descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderConfig& config) {
@@ -44,35 +57,15 @@ descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderCo
   for (int64_t layer = 0; !config.pattern.sliding.empty() && layer < config.num_hidden_layers; ++layer) {
     form.windows.push_back(config.pattern.window(layer).value_or(0));
   }
-  if (config.latent_attention) {
-    const LatentAttentionConfig& latent = *config.latent_attention;
-    form.latent_attention = descriptor::LatentAttentionForm{
-        .q_lora_rank = latent.q_lora_rank.value_or(0),
-        .kv_lora_rank = latent.kv_lora_rank,
-        .qk_nope_head_dim = latent.qk_nope_head_dim,
-        .qk_rope_head_dim = latent.qk_rope_head_dim,
-        .v_head_dim = latent.v_head_dim,
-        .bias = latent.attention_bias};
-  }
   form.moe_latent_size = config.moe ? config.moe->moe_latent_size : 0;
+  if (config.latent_attention) {
+    form.latent_attention = config.latent_attention->form();
+  }
   if (config.linear_attention) {
-    const LinearAttentionConfig& linear = *config.linear_attention;
-    form.delta_net = descriptor::GatedDeltaNetForm{
-        .num_key_heads = linear.linear_num_key_heads,
-        .num_value_heads = linear.linear_num_value_heads,
-        .key_head_dim = linear.linear_key_head_dim,
-        .value_head_dim = linear.linear_value_head_dim,
-        .conv_kernel = linear.linear_conv_kernel_dim};
+    form.delta_net = config.linear_attention->form();
   }
   if (config.mamba2) {
-    const Mamba2Config& mamba = *config.mamba2;
-    form.mamba2 = descriptor::Mamba2Form{
-        .num_heads = mamba.mamba_num_heads,
-        .head_dim = mamba.mamba_head_dim,
-        .num_groups = mamba.n_groups,
-        .state_size = mamba.ssm_state_size,
-        .conv_kernel = mamba.conv_kernel,
-        .conv_bias = mamba.use_conv_bias};
+    form.mamba2 = config.mamba2->form();
   }
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     if (config.has_states(layer)) {

@@ -10,8 +10,8 @@
 #include "lehr/model/decoder_config.h"
 #include "lehr/model/decoder_descriptor.h"
 #include "lehr/model/decoder_state_map.h"
+#include "lehr/model/family_layers.h"
 #include "lehr/model/heads.h"
-#include "lehr/model/layer_parameters.h"
 #include "lehr/model/mtp_names.h"
 
 namespace lehr::model {
@@ -22,57 +22,25 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
 /// Returns `form`, which has the family's flags, with the sizes of the config.
 descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderConfig& config);
 
-/// Throws a usage error for a key that is absent, or null unless it is num_key_value_heads (then the number of heads).
-void require_keys(const Node& config, std::span<const char* const> keys);
+/// Throws a usage error for a key that is absent, or null and not one of `nullable`. A config.json with block_configs
+/// may lack all of them.
+void require_keys(const Node& config, std::span<const char* const> keys, std::span<const char* const> nullable = {});
+
+/// Returns num_key_value_heads; `otherwise` without the key, or if block_configs have it. Throws a usage error for
+/// null.
+int64_t read_key_value_heads(const Node& config, int64_t otherwise);
 
 /// The name of the only segment of a vocabulary that is not split.
 inline constexpr const char* kWholeVocabulary = "default";
 
-/// True if a layer's parameters have no-op flags for its sub-blocks: then layers may differ.
-template <class LayerParameters>
-inline constexpr bool kLayersMayDiffer = requires(LayerParameters p) {
-  p.attention_no_op;
-  p.ffn_no_op;
-};
-
-/// True if a layer has members for linear layers in place of its sub-blocks.
-template <class Layer>
-inline constexpr bool kMayBeLinear = requires(typename Layer::Impl layer) {
-  layer.linear_attn;
-  layer.linear_mlp;
-};
-
-/// Sets the flags for sub-blocks that a layer lacks, or that are one linear layer.
-template <class LayerParameters>
-void set_forms(const descriptor::BlockConfig& block, LayerParameters& params) {
-  params.attention_no_op = block.attention_is_no_op();
-  params.ffn_no_op = block.ffn_is_no_op();
-  if constexpr (requires { params.attention_linear; }) {
-    params.attention_linear = block.attention_is_linear();
-    params.ffn_linear = block.ffn_is_linear();
-  }
-}
-
-/// The sizes of a layer of `Family`, which may differ from those of a model whose layers are all alike.
-template <class Family>
-auto layer_parameters_of(const DecoderConfig& config) {
-  if constexpr (requires { Family::layer_parameters(config); }) {
-    return Family::layer_parameters(config);
-  } else {
-    return dense_layer_parameters(config);
-  }
-}
-
-/// The backbone of `Family`, a module holder.
-template <class Family>
-using BackboneOf =
-    Decoder<typename Family::Layer, decltype(layer_parameters_of<Family>(std::declval<const DecoderConfig&>()))>;
-
 /// `Family` has kModelType, kArchitecture (such as "Qwen3") and Layer (a module holder). It may have
 /// - static layer_parameters(const DecoderConfig&), if its layers are not built from DenseLayerParameters;
 /// - kRequiredKeys, names of keys without which its config.json is refused: keys whose default in transformers is not
-///   the one of DecoderConfig::from_hf, unless block_configs has the sizes of layers; of null, see require_keys;
-/// - kBosToken and kEosToken, the tokens of a config.json without these keys; null says that there are none;
+///   the one of DecoderConfig::from_hf, unless block_configs has the sizes of layers;
+/// - kNullableKeys, those of them that may be null: num_key_value_heads, if transformers reads it as the number of
+/// heads;
+/// - kKeyValueHeads, the num_key_value_heads of a config.json without it, if that is not the number of heads;
+/// - kBosToken, kEosToken and kPadToken, the tokens of a config.json without these keys; null says that there are none;
 /// - kNormEps, the rms_norm_eps of a config.json without it;
 /// - kForm, a DecoderForm with the flags of its sub-blocks, which enables closed-form accounting of its models;
 /// - kOwnKeys, names of keys that DecoderConfig::from_hf would refuse or misread, and static read(const Node& config,
@@ -235,6 +203,9 @@ class DecoderArgs : public descriptor::ModelArgs {
     if constexpr (requires { Family::write(config_, node); }) {
       Family::write(config_, node);
     }
+    if constexpr (requires { Family::kPadToken; }) {  // absent, it would be that one
+      node.set("pad_token_id", config_.pad_token_id ? Node(*config_.pad_token_id) : Node());
+    }
     return node;
   }
 
@@ -350,13 +321,20 @@ class DecoderDescriptor : public DecoderNames {
 template <class Family>
 DecoderConfig read_config(const Node& config) {
   if constexpr (requires { Family::kRequiredKeys; }) {
-    require_keys(config, Family::kRequiredKeys);
+    if constexpr (requires { Family::kNullableKeys; }) {
+      require_keys(config, Family::kRequiredKeys, Family::kNullableKeys);
+    } else {
+      require_keys(config, Family::kRequiredKeys);
+    }
   }
   std::span<const char* const> own_keys;
   if constexpr (requires { Family::kOwnKeys; }) {
     own_keys = Family::kOwnKeys;
   }
   DecoderConfig shape = DecoderConfig::from_hf(config, own_keys);
+  if constexpr (requires { Family::kKeyValueHeads; }) {
+    shape.num_key_value_heads = read_key_value_heads(config, Family::kKeyValueHeads);
+  }
   if constexpr (requires { Family::kBosToken; }) {
     shape.bos_token_id = config.find("bos_token_id") == nullptr ? Family::kBosToken : shape.bos_token_id;
   }
@@ -364,6 +342,9 @@ DecoderConfig read_config(const Node& config) {
     if (config.find("eos_token_id") == nullptr) {
       shape.eos_token_id = {Family::kEosToken};
     }
+  }
+  if constexpr (requires { Family::kPadToken; }) {
+    shape.pad_token_id = config.find("pad_token_id") == nullptr ? Family::kPadToken : shape.pad_token_id;
   }
   if constexpr (requires { Family::kNormEps; }) {
     shape.rms_norm_eps = double_or(config, "rms_norm_eps", Family::kNormEps);

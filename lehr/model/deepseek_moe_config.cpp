@@ -37,17 +37,21 @@ nn::RouterOptions deepseek_router(int64_t n_group, int64_t topk_group, double ro
       .routed_scaling_factor = routed_scaling_factor};
 }
 
-nn::MoEParameters deepseek_experts(const MoEConfig& moe, int64_t hidden_size, nn::Init init) {
+nn::RouterOptions read_deepseek_router(const Node& config, const nn::RouterOptions& defaults) {
+  return deepseek_router(
+      int_or(config, "n_group", defaults.n_group),
+      int_or(config, "topk_group", defaults.topk_group),
+      double_or(config, "routed_scaling_factor", defaults.routed_scaling_factor));
+}
+
+MoEConfig deepseek_experts(
+    int64_t num_experts, int64_t num_experts_per_tok, int64_t width, const nn::RouterOptions& router) {
   return {
-      .hidden_size = hidden_size,
-      .intermediate_size = moe.moe_intermediate_size,
-      .num_experts = moe.num_experts,
-      .top_k = moe.num_experts_per_tok,
-      .renormalize_probabilities = moe.norm_topk_prob,
-      .enable_expert_bias = true,
-      .router_options = moe.router,
-      .shared_expert = nn::SharedExpertParameters{.intermediate_size = moe.shared_expert_width(), .enable_gate = false},
-      .init = init};
+      .num_experts = num_experts,
+      .num_experts_per_tok = num_experts_per_tok,
+      .moe_intermediate_size = width,
+      .expert_bias = true,
+      .router = router};
 }
 
 MoEConfig read_deepseek_moe(const Node& config, const DeepseekMoEDefaults& defaults) {
@@ -59,10 +63,7 @@ MoEConfig read_deepseek_moe(const Node& config, const DeepseekMoEDefaults& defau
       .norm_topk_prob = bool_or(config, "norm_topk_prob", true),
       .expert_bias = true,
       .n_shared_experts = int_or(config, "n_shared_experts", 1),
-      .router = deepseek_router(
-          int_or(config, "n_group", defaults.n_group),
-          int_or(config, "topk_group", defaults.topk_group),
-          double_or(config, "routed_scaling_factor", defaults.routed_scaling_factor))};
+      .router = read_deepseek_router(config, defaults.router)};
   require_size(config.origin() + ": ", "n_shared_experts", moe.n_shared_experts, kMostExperts);
   const int64_t dense = int_or(config, "first_k_dense_replace", defaults.first_k_dense_replace);
   const int64_t layers = config.at("num_hidden_layers").as_int();
@@ -91,8 +92,12 @@ void write_deepseek_moe(const MoEConfig& moe, Node& config) {
   config.set("routed_scaling_factor", Node(moe.router.routed_scaling_factor));
 }
 
-void check_deepseek_moe(const MoEConfig& moe) {
+void check_expert_bias(const MoEConfig& moe) {
   require(moe.expert_bias, "expert_bias: expected true, which models of this type always have, found false");
+}
+
+void check_deepseek_moe(const MoEConfig& moe) {
+  check_expert_bias(moe);
   require(
       moe.decoder_sparse_step == 1,
       "decoder_sparse_step: expected 1, found {}; models of this type have experts in all layers but the first ones",

@@ -6,6 +6,15 @@
 #include <string>
 
 #include "lehr/config/node.h"
+#include "lehr/model/layer_sizes.h"
+#include "lehr/nn/rotary.h"
+
+namespace lehr::descriptor {
+struct LatentAttentionForm;
+}
+namespace lehr::nn {
+struct MultiHeadLatentAttentionParameters;
+}
 
 namespace lehr::model {
 
@@ -25,6 +34,13 @@ struct LatentAttentionConfig {
   int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   /// Elements that the cache keeps per token.
   int64_t cached_per_token() const { return kv_lora_rank + qk_rope_head_dim; }
+  /// Factor on the scores of a model with this RoPE scaling; nullopt for 1 / sqrt(qk_head_dim()).
+  std::optional<double> scale(const nn::RopeScaling& scaling) const;
+  /// The attention of a layer with these sizes.
+  nn::MultiHeadLatentAttentionParameters parameters(
+      const LayerSizes& sizes, std::optional<double> attention_scale) const;
+  /// The sizes that decide its number of parameters and its memory.
+  descriptor::LatentAttentionForm form() const;
 
   static LatentAttentionConfig from_hf(const Node& config);
   void to_hf(Node& config) const;

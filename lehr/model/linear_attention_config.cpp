@@ -1,6 +1,7 @@
 #include "lehr/model/linear_attention_config.h"
 
 #include "lehr/base/error.h"
+#include "lehr/descriptor/block_account.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/decoder_limits.h"
 #include "lehr/model/layer_pattern.h"
@@ -44,6 +45,27 @@ std::vector<bool> read_layers(const Node& config, int64_t num_hidden_layers) {
 
 int64_t LinearAttentionConfig::flops_per_token() const {
   return 18 * linear_num_value_heads * linear_key_head_dim * linear_value_head_dim;
+}
+
+nn::GatedDeltaNetParameters LinearAttentionConfig::parameters(const LayerSizes& sizes) const {
+  return {
+      .hidden_size = sizes.hidden_size,
+      .num_key_heads = linear_num_key_heads,
+      .num_value_heads = linear_num_value_heads,
+      .key_head_dim = linear_key_head_dim,
+      .value_head_dim = linear_value_head_dim,
+      .conv_kernel = linear_conv_kernel_dim,
+      .norm_eps = sizes.rms_norm_eps,
+      .init = nn::Init::normal(sizes.initializer_range)};
+}
+
+descriptor::GatedDeltaNetForm LinearAttentionConfig::form() const {
+  return {
+      .num_key_heads = linear_num_key_heads,
+      .num_value_heads = linear_num_value_heads,
+      .key_head_dim = linear_key_head_dim,
+      .value_head_dim = linear_value_head_dim,
+      .conv_kernel = linear_conv_kernel_dim};
 }
 
 LinearAttentionConfig LinearAttentionConfig::from_hf(const Node& config, int64_t num_hidden_layers) {

@@ -6,6 +6,14 @@
 #include <vector>
 
 #include "lehr/config/node.h"
+#include "lehr/model/layer_sizes.h"
+
+namespace lehr::descriptor {
+struct GatedDeltaNetForm;
+}
+namespace lehr::nn {
+struct GatedDeltaNetParameters;
+}
 
 namespace lehr::model {
 
@@ -22,6 +30,10 @@ struct LinearAttentionConfig {
   /// FLOPs of forward and backward beside those of the weights: per value head, a token reads the state by its key and
   /// by its query, and writes it, K V multiply-adds each.
   int64_t flops_per_token() const;
+  /// The gated DeltaNet of a layer with these sizes.
+  nn::GatedDeltaNetParameters parameters(const LayerSizes& sizes) const;
+  /// The sizes that decide its number of parameters and its memory.
+  descriptor::GatedDeltaNetForm form() const;
 
   /// Reads the sizes and layer_types, or full_attention_interval. Throws a usage error that names the layer for another
   /// type, and for another number of layers.

@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
+#include "lehr/descriptor/block_account.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/decoder_limits.h"
 #include "lehr/nn/linear_attention.h"
+#include "lehr/nn/mamba2.h"
 
 namespace lehr::model {
 
@@ -86,6 +88,32 @@ Mamba2Config Mamba2Config::from_hf(const Node& config, int64_t num_hidden_layers
 void Mamba2Config::shift(int64_t count) {
   const auto by = static_cast<size_t>(count) % pattern.size();
   std::rotate(pattern.begin(), pattern.end() - static_cast<long>(by), pattern.end());
+}
+
+nn::Mamba2Parameters Mamba2Config::parameters(const LayerSizes& sizes) const {
+  return {
+      .hidden_size = sizes.hidden_size,
+      .num_heads = mamba_num_heads,
+      .head_dim = mamba_head_dim,
+      .num_groups = n_groups,
+      .state_size = ssm_state_size,
+      .conv_kernel = conv_kernel,
+      .conv_bias = use_conv_bias,
+      .min_time_step = time_step_min,
+      .max_initial_step = time_step_max,
+      .initial_step_floor = time_step_floor,
+      .norm_eps = sizes.rms_norm_eps,
+      .init = nn::Init::normal(sizes.initializer_range)};
+}
+
+descriptor::Mamba2Form Mamba2Config::form() const {
+  return {
+      .num_heads = mamba_num_heads,
+      .head_dim = mamba_head_dim,
+      .num_groups = n_groups,
+      .state_size = ssm_state_size,
+      .conv_kernel = conv_kernel,
+      .conv_bias = use_conv_bias};
 }
 
 void Mamba2Config::to_hf(Node& config, int64_t num_hidden_layers) const {

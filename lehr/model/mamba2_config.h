@@ -6,6 +6,14 @@
 #include <string>
 
 #include "lehr/config/node.h"
+#include "lehr/model/layer_sizes.h"
+
+namespace lehr::descriptor {
+struct Mamba2Form;
+}
+namespace lehr::nn {
+struct Mamba2Parameters;
+}
 
 namespace lehr::model {
 
@@ -40,6 +48,10 @@ struct Mamba2Config {
   /// FLOPs of forward and backward of a Mamba-2 block beside those of its weights: per head, a token writes the state
   /// and reads it, N P multiply-adds each.
   int64_t flops_per_token() const { return 12 * inner_size() * ssm_state_size; }
+  /// The Mamba-2 block of a layer with these sizes.
+  nn::Mamba2Parameters parameters(const LayerSizes& sizes) const;
+  /// The sizes that decide its number of parameters and its memory.
+  descriptor::Mamba2Form form() const;
 
   /// Reads the sizes and hybrid_override_pattern, or layers_block_type. Throws a usage error that names the layer for
   /// another kind of mixer, and for another number of layers.

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
-#include "lehr/base/file.h"
 #include "lehr/config/json.h"
 #include "lehr/descriptor/text_config.h"
 #include "lehr/pretrained/model_parts.h"
@@ -16,15 +15,11 @@ namespace lehr::pretrained {
 namespace {
 namespace fs = std::filesystem;
 
-// The source's config.json with the new dtype and replaced layers. The key is torch_dtype in transformers 4 and dtype
-// in transformers 5.
+// The config.json of the source's text model with the new dtype and replaced layers. The key is torch_dtype in
+// transformers 4 and dtype in transformers 5.
 std::string converted_config(const ConvertOptions& options, const descriptor::ModelArgs& args) {
   const fs::path file = options.model / "config.json";
-  const Node source = parse_json_file(file);
-  Node config = descriptor::text_config_of(source);
-  if (!options.dtype && options.replacements.empty() && to_json(config) == to_json(source)) {
-    return read_file(file);
-  }
+  Node config = descriptor::text_config_of(parse_json_file(file));
   if (options.dtype) {
     const std::string name = state::torch_name(*options.dtype);
     const bool is_new = config.find("dtype") != nullptr;
@@ -38,7 +33,7 @@ std::string converted_config(const ConvertOptions& options, const descriptor::Mo
   if (!options.replacements.empty()) {
     set_blocks(config, args);
   }
-  return to_json(config, true) + "\n";
+  return config_text(file, config);
 }
 
 bool is_floating(state::DType dtype) {

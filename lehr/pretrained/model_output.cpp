@@ -6,6 +6,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/open_file.h"
+#include "lehr/config/json.h"
 #include "lehr/pretrained/subblocks.h"
 #include "lehr/state/output_file.h"
 
@@ -127,6 +128,11 @@ void set_blocks(Node& config, const descriptor::ModelArgs& args) {
       config.set(key, *size);
     }
   }
+}
+
+std::string config_text(const fs::path& source, const Node& config) {
+  std::string text = read_file(source);
+  return to_json(parse_json(text, source.string())) == to_json(config) ? text : to_json(config, true) + "\n";
 }
 
 WrittenModel write_model_folder(

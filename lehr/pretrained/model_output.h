@@ -41,6 +41,9 @@ void require_new_folder(const std::filesystem::path& output);
 /// otherwise the common sizes without block configs, so that every reader of the family can read it.
 void set_blocks(Node& config, const descriptor::ModelArgs& args);
 
+/// Returns the text of a file config.json that holds `config`: that of `source`, another model's, if it holds the same.
+std::string config_text(const std::filesystem::path& source, const Node& config);
+
 /// Writes the outputs of `map`, the checkpoint tensors of the model that `args` describes, one at a time. The folder
 /// gets its final name after all of it is on disk. Throws the errors of require_new_folder, and runtime errors of the
 /// disk.

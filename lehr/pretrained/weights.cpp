@@ -6,10 +6,9 @@
 #include <regex>
 
 #include "lehr/base/error.h"
-#include "lehr/base/open_file.h"
 #include "lehr/base/random.h"
-#include "lehr/config/json.h"
-#include "lehr/descriptor/config_update.h"
+#include "lehr/descriptor/text_config.h"
+#include "lehr/pretrained/expected_surplus.h"
 #include "lehr/state/dtype.h"
 #include "lehr/state/map_stream.h"
 #include "lehr/state/weights.h"
@@ -17,75 +16,6 @@
 namespace lehr::pretrained {
 
 namespace {
-// The beginnings of names of tensors that a model may leave out, by the folder's config.json: layers for multi-token
-// prediction, which follow the model's or are those of a module of their own (Qwen3-Next, whose config.json does not
-// count them), and an encoder of images.
-std::vector<std::string> parts_to_leave_out(const std::filesystem::path& folder) {
-  const std::filesystem::path file = path_beneath(folder, "config.json");
-  std::vector<std::string> layers;
-  if (!std::filesystem::is_regular_file(file)) {
-    return layers;
-  }
-  const Node config = parse_json_file(file);
-  const Node* type = config.is_table() ? config.find("model_type") : nullptr;
-  const std::string type_name = type != nullptr && type->is_string() ? type->as_string() : "";
-  const auto has_type = [&](const char* name) { return type_name == name; };
-  if (has_type("qwen3_next") || type_name.starts_with("qwen3_5")) {
-    layers.emplace_back("mtp.");
-  }
-  if (has_type("qwen3_5") || has_type("qwen3_5_moe")) {
-    layers.emplace_back("model.visual.");
-  }
-  if (has_type("gemma3")) {
-    for (const char* part : {"vision_tower.", "multi_modal_projector."}) {
-      layers.insert(layers.end(), {part, std::string("model.") + part});
-    }
-  }
-  const Node* own = config.is_table() ? config.find("num_hidden_layers") : nullptr;
-  const Node* more = config.is_table() ? config.find(descriptor::kMtpModulesKey) : nullptr;
-  constexpr int64_t kMost = 64;
-  int64_t count = has_type("deepseek_v3") || has_type("glm4_moe") ? 1 : 0;  // without the key
-  if (more != nullptr && more->is_int()) {
-    count = std::min(more->as_int(), kMost);
-  }
-  if (own != nullptr && own->is_int()) {
-    for (int64_t i = 0; i < count; ++i) {
-      layers.push_back(fmt::format("model.layers.{}.", own->as_int() + i));
-    }
-  }
-  return layers;
-}
-
-// Accepted tensors of published checkpoints other than parameters: tables that can be computed, a language model's head
-// when a classifier is loaded, the head of a model with tied embeddings, which must equal the embeddings, and
-// `more_layers`.
-bool is_expected_surplus(
-    const std::string& name,
-    const state::NameSet& wanted,
-    const std::vector<std::string>& more_layers,
-    const state::WeightReader& reader) {
-  const auto is_of = [&](const std::string& layer) { return name.starts_with(layer); };
-  if (name.ends_with("rotary_emb.inv_freq") || std::any_of(more_layers.begin(), more_layers.end(), is_of)) {
-    return true;
-  }
-  if (name != "lm_head.weight" && name != "language_model.lm_head.weight") {
-    return false;
-  }
-  if (wanted.contains("score.weight")) {
-    return true;
-  }
-  for (const char* prefix : {"model.", "model.language_model.", "language_model.model."}) {
-    const std::string embeddings = prefix + std::string("embed_tokens.weight");
-    require(
-        !reader.has(embeddings) || at::equal(reader.tensor(name), reader.tensor(embeddings)),
-        "{}: {}: differs from {}, but the model ties them; set tie_word_embeddings to false",
-        reader.path().string(),
-        name,
-        embeddings);
-  }
-  return true;
-}
-
 std::string list_some(const std::vector<std::string>& names) {
   constexpr size_t kShown = 8;
   const std::vector<std::string> shown(
@@ -108,7 +38,7 @@ state::StateMap checkpoint_map(const descriptor::ModelArgs& args, const state::W
   const std::string own = args.backbone_prefix();
   // The beginnings of the backbone's names in checkpoints of models of texts and images.
   std::string prefix = own;
-  for (const std::string& of_text : {own + "language_model.", "language_model." + own}) {
+  for (const std::string& of_text : descriptor::text_model_prefixes(own)) {
     const auto is_of = [&](const std::string& name) { return name.starts_with(of_text); };
     prefix = std::any_of(reader.names().begin(), reader.names().end(), is_of) ? of_text : prefix;
   }
@@ -119,7 +49,7 @@ state::StateMap checkpoint_map(const descriptor::ModelArgs& args, const state::W
   }
   std::vector<std::pair<std::string, std::string>> stored;
   for (const std::string& name : map.input_names()) {
-    const std::string of_head = "language_model." + name;
+    const std::string of_head = descriptor::kTextModelPrefix + name;
     if (is_bare) {  // from the checkpoint of a model with another head
       stored.emplace_back(prefix + name, name);
     } else if (name.starts_with(own)) {
@@ -241,14 +171,14 @@ CheckpointDifference check_checkpoint(
     }
   }
   std::vector<std::string> surplus;
-  const std::vector<std::string> more_layers = parts_to_leave_out(reader.path());
+  const ExpectedSurplus expected_surplus(reader, wanted);
   for (const std::string& name : std::set<std::string>(reader.names().begin(), reader.names().end())) {
     if (wanted.contains(name)) {
       continue;
     }
     if (matches_any(name, excluded)) {
       difference.excluded.push_back(name);
-    } else if (rules.may_have.contains(name) || is_expected_surplus(name, wanted, more_layers, reader)) {
+    } else if (rules.may_have.contains(name) || expected_surplus.contains(name)) {
       difference.left_out.push_back(name);
     } else {
       (rules.strict ? surplus : difference.unexpected).push_back(name);

@@ -1,6 +1,5 @@
 #include "lehr/prune/prune.h"
 
-#include "lehr/base/file.h"
 #include "lehr/config/json.h"
 #include "lehr/descriptor/text_config.h"
 #include "lehr/prune/pruned_model.h"
@@ -15,14 +14,10 @@ PruneReport write_pruned(const PruneTarget& target, const Pruning& pruning, cons
   report.after = child.args().block_configs();
   report.left_out = child.parent().left_out();
 
-  std::string config = read_file(target.model / "config.json");
-  const Node whole = parse_json(config, (target.model / "config.json").string());
-  Node changed = descriptor::text_config_of(whole);
+  const auto source = target.model / "config.json";
+  Node config = descriptor::text_config_of(parse_json_file(source));
   if (report.after != report.before) {
-    pretrained::set_blocks(changed, child.args());
-  }
-  if (to_json(changed) != to_json(whole)) {
-    config = to_json(changed, true) + "\n";
+    pretrained::set_blocks(config, child.args());
   }
   const auto layout = child.parent().layout();
   static_cast<pretrained::WrittenModel&>(report) = pretrained::write_model_folder(
@@ -30,7 +25,9 @@ PruneReport write_pruned(const PruneTarget& target, const Pruning& pruning, cons
        .output = target.output,
        .max_shard_bytes = target.max_shard_bytes,
        .subblocks = target.subblocks,
-       .texts = {{"config.json", config}, {kPruningFile, pruning_json(pruning, target.model)}},
+       .texts =
+           {{"config.json", pretrained::config_text(source, config)},
+            {kPruningFile, pruning_json(pruning, target.model)}},
        .before_each = target.before_each},
       child.args(),
       state::BoundMap(child.args().state_map(layout).inverse(), child.specs()),

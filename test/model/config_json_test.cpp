@@ -55,17 +55,6 @@ TEST(ConfigJson, NamesTheKeyThatAConfigLacks) {
   }
 }
 
-// Without the key, their classes have numbers of their own; null is the number of heads in every class that takes it.
-TEST(ConfigJson, WithNullForKeyValueHeadsHasAsManyAsHeads) {
-  for (const auto& family : {qwen2_family(), qwen3_dense_family(), smollm3_family(), mistral_family()}) {
-    const int64_t heads = family.from_flavor("debugmodel")->to_hf_config("float32").at("num_attention_heads").as_int();
-    const Node written = with(family, {{"num_key_value_heads", "null"}})->to_hf_config("float32");
-    EXPECT_EQ(written.at("num_key_value_heads").as_int(), heads) << family.name;
-    EXPECT_EQ(
-        problem_with(family, {{"num_key_value_heads", "absent"}}), "config.json: 'num_key_value_heads' is missing");
-  }
-}
-
 // In transformers' classes it means those of queries, keys and values, and of the output.
 TEST(ConfigJson, AttentionBiasGivesEachProjectionABias) {
   for (const auto& family :

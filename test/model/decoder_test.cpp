@@ -68,11 +68,9 @@ typename Model::Impl::Parameters small_parameters() {
   layer.rms_norm_eps = 1e-6;
   layer.head_dim = 4;
   layer.initializer_range = 0.4;
-  if constexpr (requires { layer.num_experts; }) {
-    layer.num_experts = 5;
-    layer.experts_top_k = 2;
-    layer.mlp_only_layers = {1};
-    layer.dense_intermediate_size = 10;
+  if constexpr (requires { layer.moe; }) {
+    layer.moe = {.num_experts = 5, .num_experts_per_tok = 2, .moe_intermediate_size = 12, .mlp_only_layers = {1}};
+    layer.intermediate_size = 10;
   }
   if constexpr (requires { layer.pattern; }) {
     layer.pattern = {.sliding_window = 3, .sliding = {true, false}};

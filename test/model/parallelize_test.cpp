@@ -84,11 +84,8 @@ Parameters small_backbone() {
   p.layer.num_key_value_heads = 4;
   p.layer.rms_norm_eps = 1e-6;
   p.layer.head_dim = 4;
-  if constexpr (requires { p.layer.num_experts; }) {
-    p.layer.num_experts = 5;
-    p.layer.experts_top_k = 2;
-    p.layer.mlp_only_layers = {1};
-    p.layer.dense_intermediate_size = 12;
+  if constexpr (requires { p.layer.moe; }) {
+    p.layer.moe = {.num_experts = 5, .num_experts_per_tok = 2, .moe_intermediate_size = 12, .mlp_only_layers = {1}};
   }
   p.num_hidden_layers = 2;
   p.rope_base = 100;

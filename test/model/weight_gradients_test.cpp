@@ -47,11 +47,9 @@ Model build(const PipelineStageInfo& stage, ActivationCheckpointing checkpointin
   layer.num_key_value_heads = 2;
   layer.rms_norm_eps = 1e-6;
   layer.head_dim = 4;
-  if constexpr (requires { layer.num_experts; }) {
-    layer.num_experts = 4;
-    layer.experts_top_k = 2;
-    layer.mlp_only_layers = {1};
-    layer.dense_intermediate_size = 10;
+  if constexpr (requires { layer.moe; }) {
+    layer.moe = {.num_experts = 4, .num_experts_per_tok = 2, .moe_intermediate_size = 12, .mlp_only_layers = {1}};
+    layer.intermediate_size = 10;
   }
   p.model.num_hidden_layers = kLayers;
   p.model.rope_base = 100;

@@ -1,7 +1,6 @@
 #include "lehr/model/deepseek_v3/family.h"
 
 #include <array>
-#include <cmath>
 
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
@@ -14,25 +13,6 @@ namespace lehr::model {
 template class DecoderImpl<DeepseekV3Layer, DeepseekV3LayerParameters>;
 
 namespace {
-double factor_of(const nn::RopeScaling& scaling) {
-  const auto factor = [](const auto& of_type) {
-    if constexpr (requires { of_type.factor; }) {
-      return of_type.factor;
-    }
-    return 1.0;
-  };
-  return std::visit(factor, scaling);
-}
-
-// With mscale_all_dim, RoPE scaling also makes the softmax sharper.
-std::optional<double> scale_of(const DecoderConfig& config, const LatentAttentionConfig& attention) {
-  if (attention.mscale_all_dim == 0) {
-    return std::nullopt;
-  }
-  const double mscale = nn::yarn_mscale(factor_of(config.rope_scaling), attention.mscale_all_dim);
-  return mscale * mscale / std::sqrt(static_cast<double>(attention.qk_head_dim()));
-}
-
 struct Family {
   static constexpr const char* kModelType = "deepseek_v3";
   static constexpr const char* kArchitecture = "DeepseekV3";
@@ -64,25 +44,13 @@ struct Family {
         "head_dim: expected qk_rope_head_dim ({}), found {}",
         attention.qk_rope_head_dim,
         config.head_dim);
-    const auto init = nn::Init::normal(config.initializer_range);
-    return {
-        .hidden_size = config.hidden_size,
-        .num_attention_heads = config.num_attention_heads,
-        .rms_norm_eps = config.rms_norm_eps,
-        .head_dim = config.head_dim,
-        .initializer_range = config.initializer_range,
-        .attention = attention,
-        .attention_scale = scale_of(config, attention),
-        .intermediate_size = config.intermediate_size,
-        .dense_layers = static_cast<int64_t>(moe.mlp_only_layers.size()),
-        .experts = deepseek_experts(moe, config.hidden_size, init)};
+    return {layer_sizes(config), attention, attention.scale(config.rope_scaling), moe};
   }
 
   static void read(const Node& config, DecoderConfig& shape) {
     shape.latent_attention = LatentAttentionConfig::from_hf(config);
     shape.head_dim = shape.latent_attention->qk_rope_head_dim;
-    shape.moe = read_deepseek_moe(
-        config, {.n_group = 8, .topk_group = 4, .first_k_dense_replace = 3, .routed_scaling_factor = 2.5});
+    shape.moe = read_deepseek_moe(config, {.router = deepseek_router(8, 4, 2.5), .first_k_dense_replace = 3});
     shape.num_nextn_predict_layers = read_mtp_modules(kMtpNames, config);
   }
 
@@ -94,13 +62,8 @@ struct Family {
 };
 
 DecoderConfig published() {
-  MoEConfig moe{
-      .num_experts = 256,
-      .num_experts_per_tok = 8,
-      .moe_intermediate_size = 2048,
-      .expert_bias = true,
-      .n_shared_experts = 1,
-      .router = deepseek_router(8, 4, 2.5)};
+  MoEConfig moe = deepseek_experts(256, 8, 2048, deepseek_router(8, 4, 2.5));
+  moe.n_shared_experts = 1;
   moe.set_dense_layers(3);
   return {
       .vocab_size = 129280,

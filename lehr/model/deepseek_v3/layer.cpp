@@ -1,32 +1,21 @@
 #include "lehr/model/deepseek_v3/layer.h"
 
+#include "lehr/model/moe_parameters.h"
 #include "lehr/nn/residual_stream.h"
 
 namespace lehr::model {
 
 DeepseekV3LayerImpl::DeepseekV3LayerImpl(const DeepseekV3LayerParameters& params, int64_t layer_index) {
-  const auto init = nn::Init::normal(params.initializer_range);
-  const LatentAttentionConfig& sizes = params.attention;
   if (!params.attention_no_op) {
     declare_module(
         "self_attn",
         self_attn,
-        nn::MultiHeadLatentAttention(nn::MultiHeadLatentAttentionParameters{
-            .hidden_size = params.hidden_size,
-            .num_attention_heads = params.num_attention_heads,
-            .q_lora_rank = sizes.q_lora_rank,
-            .kv_lora_rank = sizes.kv_lora_rank,
-            .qk_nope_head_dim = sizes.qk_nope_head_dim,
-            .qk_rope_head_dim = sizes.qk_rope_head_dim,
-            .v_head_dim = sizes.v_head_dim,
-            .attention_bias = sizes.attention_bias,
-            .scale = params.attention_scale,
-            .rotary_style = sizes.rope_interleave ? nn::RotaryStyle::interleaved : nn::RotaryStyle::half,
-            .init = init}));
+        nn::MultiHeadLatentAttention(params.attention.parameters(params, params.attention_scale)));
   }
-  if (!params.ffn_no_op && params.experts.num_experts > 0 && layer_index >= params.dense_layers) {
-    declare_module("mlp", experts, nn::MoELayer(params.experts));
+  if (!params.ffn_no_op && params.moe.has_experts(layer_index)) {
+    declare_module("mlp", experts, nn::MoELayer(moe_parameters(params.moe, params)));
   } else if (!params.ffn_no_op) {
+    const auto init = nn::Init::normal(params.initializer_range);
     declare_module("mlp", mlp, nn::SwiGLU(params.hidden_size, params.intermediate_size, init));
   }
   if (self_attn) {

@@ -2,26 +2,20 @@
 #pragma once
 
 #include "lehr/model/latent_attention_config.h"
+#include "lehr/model/layer_sizes.h"
+#include "lehr/model/moe_config.h"
 #include "lehr/nn/latent_attention.h"
 #include "lehr/nn/moe.h"
 #include "lehr/nn/swiglu.h"
 
 namespace lehr::model {
 
-/// Sizes of one DeepSeek-V3 decoder layer.
-struct DeepseekV3LayerParameters {
-  int64_t hidden_size;
-  int64_t num_attention_heads;
-  double rms_norm_eps;  ///< Epsilon of the norms before the sub-blocks; those of the latents have 1e-6.
-  int64_t head_dim;     ///< Rotated elements of a head (qk_rope_head_dim).
-  double initializer_range;
+/// Sizes of one DeepSeek-V3 decoder layer. head_dim is the number of rotated elements of a head (qk_rope_head_dim), and
+/// rms_norm_eps that of the norms before the sub-blocks; those of the latents have 1e-6.
+struct DeepseekV3LayerParameters : LayerSizes {
   LatentAttentionConfig attention;
   std::optional<double> attention_scale;  ///< Factor on the scores; 1 / sqrt(qk_head_dim) if unset.
-  int64_t intermediate_size;              ///< Inner width of the SwiGLU of layers without experts.
-  int64_t dense_layers;                   ///< The first layers, which have no experts (first_k_dense_replace).
-  nn::MoEParameters experts;              ///< Of the other layers; with num_experts 0, none has them.
-  bool attention_no_op = false;           ///< The layer has no attention, and no norm before it.
-  bool ffn_no_op = false;                 ///< The layer has neither experts nor SwiGLU, and no norm before them.
+  MoEConfig moe;                          ///< The experts, and the layers that have them: all but the first ones.
 };
 
 /// Multi-head latent attention, then an MoE layer with a shared expert (or one SwiGLU, in the first layers), each with

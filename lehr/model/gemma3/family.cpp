@@ -41,7 +41,7 @@ struct Family {
   using Layer = Gemma3Layer;
   static constexpr descriptor::DecoderForm kForm{.attention_norms = 2, .ffn_norms = 2, .qk_norm = true};
   static constexpr nn::NormWeight kNormWeight = nn::NormWeight::zero_centered;
-  static constexpr int64_t kBosToken = 2, kEosToken = 1;
+  static constexpr int64_t kBosToken = 2, kEosToken = 1, kPadToken = 0;
   static constexpr std::array kRequiredKeys{"head_dim", "num_key_value_heads"};
   static constexpr std::array kOwnKeys{"hidden_act", "layer_types", "rope_parameters"};
 
@@ -61,9 +61,6 @@ struct Family {
     shape.pattern.sliding = read_layer_types(config, shape.num_hidden_layers).value_or(all_but_every(interval));
     read_layer_ropes(config, {.theta = kFullTheta}, {.theta = kSlidingTheta}, kLocalTheta, shape);
     shape.tie_word_embeddings = bool_or(config, "tie_word_embeddings", true);
-    if (config.find("pad_token_id") == nullptr) {
-      shape.pad_token_id = 0;
-    }
   }
 
   static void write(const DecoderConfig& shape, Node& node) {
@@ -73,7 +70,6 @@ struct Family {
     node.set("query_pre_attn_scalar", Node(static_cast<int64_t>(std::llround(1 / (scale * scale)))));
     node.set("attn_logit_softcapping", Node());
     node.set("final_logit_softcapping", Node());
-    node.set("pad_token_id", shape.pad_token_id ? Node(*shape.pad_token_id) : Node());
     write_layer_types(shape, node);
     write_layer_ropes(shape, node);
     node.set(kLocalTheta, Node(shape.sliding_rope.value_or(Rope{.theta = kSlidingTheta}).theta));

@@ -5,6 +5,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
 #include "lehr/model/config_values.h"
+#include "lehr/model/debug_vocabulary.h"
 #include "lehr/model/deepseek_moe_config.h"
 #include "lehr/model/define_decoder_family.h"
 #include "lehr/model/rope_config.h"
@@ -24,18 +25,15 @@ struct Family {
   static constexpr std::array kOwnKeys{"attention_bias", "num_experts_per_tok", "partial_rotary_factor"};
 
   static Glm4MoELayerParameters layer_parameters(const DecoderConfig& config) {
-    const MoEConfig& moe = value_of(config.moe, "experts");
-    check_deepseek_moe(moe);
+    check_deepseek_moe(value_of(config.moe, "experts"));
     auto params = mixture_parameters(config);
-    params.shared_expert_intermediate_size = moe.shared_expert_width();
     params.qk_norm = config.qk_norm;
     params.rotary_dim = config.rotary_dim();
     return params;
   }
 
   static void read(const Node& config, DecoderConfig& shape) {
-    shape.moe = read_deepseek_moe(
-        config, {.n_group = 1, .topk_group = 1, .first_k_dense_replace = 1, .routed_scaling_factor = 1});
+    shape.moe = read_deepseek_moe(config, {.router = deepseek_router(1, 1, 1), .first_k_dense_replace = 1});
     shape.num_nextn_predict_layers = read_mtp_modules(kMtpNames, config);
     shape.qkv_bias = bool_or(config, "attention_bias", false);
     shape.qk_norm = bool_or(config, "use_qk_norm", false);
@@ -58,13 +56,9 @@ struct Size {
 };
 
 DecoderConfig published(const Size& size) {
-  MoEConfig moe{
-      .num_experts = size.experts,
-      .num_experts_per_tok = 8,
-      .moe_intermediate_size = size.expert_intermediate_size,
-      .expert_bias = true,
-      .n_shared_experts = 1,
-      .router = deepseek_router(1, 1, size.routed_scaling_factor)};
+  const nn::RouterOptions router = deepseek_router(1, 1, size.routed_scaling_factor);
+  MoEConfig moe = deepseek_experts(size.experts, 8, size.expert_intermediate_size, router);
+  moe.n_shared_experts = 1;
   moe.set_dense_layers(size.dense_layers);
   return {
       .vocab_size = 151552,
@@ -88,12 +82,10 @@ DecoderConfig published(const Size& size) {
 
 DecoderConfig debug_model() {
   DecoderConfig config = published({256, 6, 768, 32, 192, 1, 2.5, true});
-  config.vocab_size = 2048;
+  set_debug_vocabulary(config);
   config.num_attention_heads = 16;
   config.head_dim = 16;
   config.max_position_embeddings = 4096;
-  config.eos_token_id = {};
-  config.pad_token_id = {};
   value_of(config.moe, "experts").num_experts_per_tok = 4;
   return config;
 }

@@ -5,6 +5,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
 #include "lehr/model/config_values.h"
+#include "lehr/model/debug_vocabulary.h"
 #include "lehr/model/define_decoder_family.h"
 #include "lehr/model/layer_keys.h"
 #include "lehr/model/rope_config.h"
@@ -139,11 +140,9 @@ DecoderConfig published(const Size& size) {
 
 DecoderConfig debug_model() {
   DecoderConfig config = published({256, 6, 16, 8, 16, 192, 32});
-  config.vocab_size = 2048;
+  set_debug_vocabulary(config);
   config.max_position_embeddings = 4096;
   config.rope_scaling = nn::NoRopeScaling{};
-  config.eos_token_id = {};
-  config.pad_token_id = {};
   config.pattern.sliding_window = 9;
   return config;
 }

@@ -1,6 +1,8 @@
 #include "lehr/model/nemotron_h/layer.h"
 
 #include "lehr/base/value_of.h"
+#include "lehr/model/layer_parameters.h"
+#include "lehr/model/moe_parameters.h"
 #include "lehr/nn/residual_stream.h"
 
 namespace lehr::model {
@@ -14,41 +16,23 @@ NemotronHLayerImpl::NemotronHLayerImpl(const NemotronHLayerParameters& params, i
   }
   switch (mixer) {
     case Mixer::mamba:
-      declare_module(
-          "mamba",
-          mamba,
-          nn::Mamba2(nn::Mamba2Parameters{
-              .hidden_size = params.hidden_size,
-              .num_heads = params.mamba.mamba_num_heads,
-              .head_dim = params.mamba.mamba_head_dim,
-              .num_groups = params.mamba.n_groups,
-              .state_size = params.mamba.ssm_state_size,
-              .conv_kernel = params.mamba.conv_kernel,
-              .conv_bias = params.mamba.use_conv_bias,
-              .min_time_step = params.mamba.time_step_min,
-              .max_initial_step = params.mamba.time_step_max,
-              .initial_step_floor = params.mamba.time_step_floor,
-              .norm_eps = params.rms_norm_eps,
-              .init = init}));
+      declare_module("mamba", mamba, nn::Mamba2(params.mamba.parameters(params)));
       break;
-    case Mixer::attention:
-      declare_module(
-          "self_attn",
-          self_attn,
-          nn::GroupedQueryAttention(nn::GroupedQueryAttentionParameters{
-              .hidden_size = params.hidden_size,
-              .num_attention_heads = params.num_attention_heads,
-              .num_key_value_heads = params.num_key_value_heads,
-              .head_dim = params.head_dim,
-              .init = init,
-              .rotary_dim = 0}));
+    case Mixer::attention: {
+      auto attention = attention_parameters(params);
+      attention.rotary_dim = 0;
+      declare_module("self_attn", self_attn, nn::GroupedQueryAttention(attention));
       break;
+    }
     case Mixer::feed_forward:
       declare_module("mlp", mlp, nn::ReluSquaredMlp(params.hidden_size, params.intermediate_size, init));
       break;
-    case Mixer::experts:
-      declare_module("mlp", experts, nn::MoELayer(value_of(params.experts, "experts")));
+    case Mixer::experts: {
+      auto moe = moe_parameters(value_of(params.moe, "experts"), params);
+      moe.expert_options.relu_squared = true;
+      declare_module("mlp", experts, nn::MoELayer(moe));
       break;
+    }
   }
   declare_module(
       is_ffn ? "ffn_norm" : "attention_norm",

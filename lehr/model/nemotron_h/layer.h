@@ -1,7 +1,9 @@
 // One Nemotron-H decoder layer.
 #pragma once
 
+#include "lehr/model/layer_sizes.h"
 #include "lehr/model/mamba2_config.h"
+#include "lehr/model/moe_config.h"
 #include "lehr/nn/attention.h"
 #include "lehr/nn/mamba2.h"
 #include "lehr/nn/moe.h"
@@ -9,19 +11,11 @@
 
 namespace lehr::model {
 
-/// Sizes of one Nemotron-H decoder layer.
-struct NemotronHLayerParameters {
-  int64_t hidden_size;
-  int64_t intermediate_size;  ///< Inner width of the feed-forward blocks.
-  int64_t num_attention_heads;
-  int64_t num_key_value_heads;
-  double rms_norm_eps;  ///< Epsilon of every RMSNorm.
-  int64_t head_dim;     ///< Width of a head of attention.
-  double initializer_range;
-  Mamba2Config mamba;                        ///< Mamba-2, and the mixer of each layer.
-  std::optional<nn::MoEParameters> experts;  ///< Of layers with experts.
-  bool attention_no_op = false;              ///< A layer with Mamba-2 or attention is empty.
-  bool ffn_no_op = false;                    ///< A layer with a feed-forward block or experts is empty.
+/// Sizes of one Nemotron-H decoder layer. With attention_no_op, a layer with Mamba-2 or attention is empty; with
+/// ffn_no_op, a layer with a feed-forward block or experts.
+struct NemotronHLayerParameters : LayerSizes {
+  Mamba2Config mamba;            ///< Mamba-2, and the mixer of each layer.
+  std::optional<MoEConfig> moe;  ///< Of layers with experts.
 };
 
 /// Mamba-2, attention without rotary positions, a feed-forward block with squared ReLU, or experts that are such

@@ -16,6 +16,7 @@ struct Family {
   using Layer = Qwen2Layer;
   static constexpr descriptor::DecoderForm kForm{.qkv_bias = true};
   static constexpr std::array kRequiredKeys{"num_key_value_heads"};
+  static constexpr std::array kNullableKeys{"num_key_value_heads"};
   // The layer has its biases whatever attention_bias says.
   static constexpr std::array kOwnKeys{"attention_bias", "mlp_bias", "use_sliding_window", "layer_types"};
 

@@ -5,16 +5,16 @@
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
 #include "lehr/model/config_values.h"
+#include "lehr/model/debug_vocabulary.h"
 #include "lehr/model/decoder_limits.h"
 #include "lehr/model/define_decoder_family.h"
 #include "lehr/model/qwen3_5/state_map.h"
 #include "lehr/model/rope_config.h"
+#include "lehr/model/supported_values.h"
 
 namespace lehr::model {
 
 namespace {
-constexpr const char* kMtpLayers = "mtp_num_hidden_layers";
-
 const LinearAttentionConfig& linear_of(const DecoderConfig& config) {
   return value_of(config.linear_attention, "linear attention");
 }
@@ -40,20 +40,18 @@ struct Dense {
   }
 
   static void read(const Node& config, DecoderConfig& shape) {
-    require(
-        bool_or(config, "attn_output_gate", true),
-        "{}: attn_output_gate: expected true, found false; this is not supported",
-        config.origin());
+    require_supported(config, "attn_output_gate", true);
     shape.linear_attention = LinearAttentionConfig::from_hf(config, shape.num_hidden_layers);
     shape.partial_rotary_factor = read_partial_rotary_factor(config, 0.25);
     const bool is_ours = config.find(descriptor::kMtpModulesKey) != nullptr;  // a folder that Lehr wrote
-    const int64_t modules = is_ours ? read_mtp_modules(kMtpNames, config) : int_or(config, kMtpLayers, 1);
+    const int64_t modules =
+        is_ours ? read_mtp_modules(kMtpNames, config) : int_or(config, descriptor::kMtpLayersKey, 1);
     require(
         modules == 0 || modules == 1,
         "{}: {}: expected 0 or 1, the modules for multi-token prediction that checkpoints of this model type have "
         "names for, found {}",
         config.origin(),
-        kMtpLayers,
+        descriptor::kMtpLayersKey,
         modules);
     shape.num_nextn_predict_layers = modules;
   }
@@ -62,7 +60,7 @@ struct Dense {
     linear_of(shape).to_hf(node, shape.num_hidden_layers);
     node.set("partial_rotary_factor", Node(shape.partial_rotary_factor));
     node.set(descriptor::kMtpModulesKey, Node(shape.mtp_modules()));
-    node.set(kMtpLayers, Node(shape.mtp_modules()));  // the published key, for other programs
+    node.set(descriptor::kMtpLayersKey, Node(shape.mtp_modules()));  // the published key, for other programs
   }
 };
 
@@ -151,10 +149,9 @@ MoEConfig experts(int64_t count, int64_t per_token, int64_t width) {
 DecoderConfig debug_model(std::optional<MoEConfig> moe) {
   const int64_t width = moe ? moe->moe_intermediate_size : 768;
   DecoderConfig config = published({256, width, 8, 8, 4, 8, std::move(moe)});
-  config.vocab_size = 2048;
+  set_debug_vocabulary(config);
   config.head_dim = 32;
   config.max_position_embeddings = 4096;
-  config.eos_token_id = {};
   config.linear_attention = LinearAttentionConfig{
       .linear_key_head_dim = 16, .linear_value_head_dim = 16, .linear_num_key_heads = 4, .linear_num_value_heads = 8};
   return config;

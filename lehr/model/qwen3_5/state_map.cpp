@@ -2,35 +2,12 @@
 
 #include <string_view>
 
+#include "lehr/model/fused_projection.h"
+
 namespace lehr::model {
 
 namespace {
 constexpr std::string_view kQkvz = ".in_proj_qkvz.weight", kBa = ".in_proj_ba.weight";
-
-// Joins two stored tensors. Each has the rows of all heads, kind by kind; `name` has the rows of all kinds, key head by
-// key head. `first` and `second` are the numbers of rows that a key head has of each kind.
-state::StateMap rows_by_key_head(
-    const std::string& name,
-    const std::vector<std::string>& stored,
-    const std::vector<int64_t>& first,
-    const std::vector<int64_t>& second,
-    int64_t key_heads) {
-  std::vector<int64_t> kinds = first, sizes(2, 0);
-  kinds.insert(kinds.end(), second.begin(), second.end());
-  for (size_t i = 0; i < kinds.size(); ++i) {
-    sizes[i < first.size() ? 0 : 1] += key_heads * kinds[i];
-  }
-  std::vector<Range> rows;
-  for (int64_t head = 0; head < key_heads; ++head) {
-    int64_t begin = 0;  // of the rows of this kind
-    for (const int64_t size : kinds) {
-      rows.push_back({begin + head * size, begin + (head + 1) * size});
-      begin += key_heads * size;
-    }
-  }
-  const std::string joined = name + " by kind";
-  return state::sequential({state::concatenate(stored, joined, 0, sizes), state::reorder(joined, name, 0, rows)});
-}
 }  // namespace
 
 state::StateMap with_qwen3_5_names(const state::StateMap& map, const LinearAttentionConfig& sizes) {
@@ -42,15 +19,14 @@ state::StateMap with_qwen3_5_names(const state::StateMap& map, const LinearAtten
       return name.substr(0, name.size() - own.size()).append(published);
     };
     if (name.ends_with(kQkvz)) {
-      maps.push_back(rows_by_key_head(
+      maps.push_back(fused_projection(
+          {{stored(kQkvz, ".in_proj_qkv.weight"), {keys, keys, values}},
+           {stored(kQkvz, ".in_proj_z.weight"), {values}}},
           name,
-          {stored(kQkvz, ".in_proj_qkv.weight"), stored(kQkvz, ".in_proj_z.weight")},
-          {keys, keys, values},
-          {values},
           key_heads));
     } else if (name.ends_with(kBa)) {
-      maps.push_back(rows_by_key_head(
-          name, {stored(kBa, ".in_proj_b.weight"), stored(kBa, ".in_proj_a.weight")}, {group}, {group}, key_heads));
+      maps.push_back(fused_projection(
+          {{stored(kBa, ".in_proj_b.weight"), {group}}, {stored(kBa, ".in_proj_a.weight"), {group}}}, name, key_heads));
     } else {
       maps.push_back(state::identity({name}));
     }

@@ -17,6 +17,7 @@ struct Family {
   using Layer = Qwen3DenseLayer;
   static constexpr descriptor::DecoderForm kForm{.qk_norm = true};
   static constexpr std::array kRequiredKeys{"head_dim", "num_key_value_heads"};
+  static constexpr std::array kNullableKeys{"num_key_value_heads"};
   static constexpr std::array kOwnKeys{"use_sliding_window", "layer_types"};
 
   static void read(const Node& config, DecoderConfig& shape) { read_qwen_windows(config, shape); }

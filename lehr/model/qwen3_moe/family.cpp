@@ -15,27 +15,12 @@ Qwen3MoELayerParameters mixture_parameters(const DecoderConfig& config) {
   if (!config.moe) {
     fail("num_experts_per_tok: expected the number of experts of a token, found none");
   }
-  const MoEConfig& moe = *config.moe;
-  return {
-      .hidden_size = config.hidden_size,
-      .intermediate_size = moe.moe_intermediate_size,
-      .num_experts = moe.num_experts,
-      .experts_top_k = moe.num_experts_per_tok,
-      .num_attention_heads = config.num_attention_heads,
-      .num_key_value_heads = config.num_key_value_heads,
-      .rms_norm_eps = config.rms_norm_eps,
-      .head_dim = config.head_dim,
-      .norm_topk_prob = moe.norm_topk_prob,
-      .decoder_sparse_step = moe.decoder_sparse_step,
-      .mlp_only_layers = moe.mlp_only_layers,
-      .enable_expert_bias = moe.expert_bias,
-      .dense_intermediate_size = config.intermediate_size,
-      .initializer_range = config.initializer_range,
-      .router = moe.router,
-      .experts = moe.experts,
-      .qkv_bias = config.qkv_bias,
-      .output_bias = config.output_bias,
-      .pattern = config.pattern};
+  Qwen3MoELayerParameters params{layer_sizes(config)};
+  params.moe = *config.moe;
+  params.qkv_bias = config.qkv_bias;
+  params.output_bias = config.output_bias;
+  params.pattern = config.pattern;
+  return params;
 }
 
 namespace {

@@ -1,14 +1,10 @@
 #include "lehr/model/qwen3_moe/layer.h"
 
 #include "lehr/model/layer_parameters.h"
-#include "lehr/model/moe_config.h"
+#include "lehr/model/moe_parameters.h"
 #include "lehr/nn/residual_stream.h"
 
 namespace lehr::model {
-
-bool Qwen3MoELayerParameters::has_experts(int64_t layer) const {
-  return layer_has_experts(layer, num_experts, decoder_sparse_step, mlp_only_layers);
-}
 
 Qwen3MoELayerImpl::Qwen3MoELayerImpl(const Qwen3MoELayerParameters& params, int64_t layer_index) {
   const auto init = nn::Init::normal(params.initializer_range);
@@ -21,30 +17,12 @@ Qwen3MoELayerImpl::Qwen3MoELayerImpl(const Qwen3MoELayerParameters& params, int6
     }
     declare_module("self_attn", self_attn, nn::GroupedQueryAttention(attention));
   }
-  std::optional<nn::SharedExpertParameters> shared;
-  if (params.shared_expert_intermediate_size > 0) {
-    shared = {.intermediate_size = params.shared_expert_intermediate_size, .enable_gate = false};
-  }
   if (params.ffn_linear) {
     declare_module("mlp", linear_mlp, nn::LinearSubblock("linear_mlp", params.hidden_size, init));
-  } else if (!params.ffn_no_op && params.has_experts(layer_index)) {
-    declare_module(
-        "mlp",
-        experts,
-        nn::MoELayer(nn::MoEParameters{
-            .hidden_size = params.hidden_size,
-            .intermediate_size = params.intermediate_size,
-            .num_experts = params.num_experts,
-            .top_k = params.experts_top_k,
-            .renormalize_probabilities = params.norm_topk_prob,
-            .enable_expert_bias = params.enable_expert_bias,
-            .router_options = params.router,
-            .expert_options = params.experts,
-            .shared_expert = shared,
-            .init = init,
-        }));
+  } else if (!params.ffn_no_op && params.moe.has_experts(layer_index)) {
+    declare_module("mlp", experts, nn::MoELayer(moe_parameters(params.moe, params)));
   } else if (!params.ffn_no_op) {
-    declare_module("mlp", mlp, nn::SwiGLU(params.hidden_size, params.dense_intermediate_size, init));
+    declare_module("mlp", mlp, nn::SwiGLU(params.hidden_size, params.intermediate_size, init));
   }
   if (self_attn || linear_attn) {
     declare_module("input_layernorm", input_layernorm, nn::RMSNorm(params.hidden_size, params.rms_norm_eps));

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "lehr/model/layer_pattern.h"
+#include "lehr/model/layer_sizes.h"
+#include "lehr/model/moe_config.h"
 #include "lehr/nn/attention.h"
 #include "lehr/nn/linear_subblock.h"
 #include "lehr/nn/moe.h"
@@ -9,30 +11,12 @@
 
 namespace lehr::model {
 
-/// Sizes of one Qwen3 MoE decoder layer. Names are those of Hugging Face's config.json where it has one.
-struct Qwen3MoELayerParameters {
-  int64_t hidden_size;                        ///< Width of the residual stream.
-  int64_t intermediate_size;                  ///< Inner width of an expert (moe_intermediate_size).
-  int64_t num_experts;                        ///< Experts of a layer.
-  int64_t experts_top_k;                      ///< Experts per token (num_experts_per_tok).
-  int64_t num_attention_heads;                ///< Query heads.
-  int64_t num_key_value_heads;                ///< Key and value heads; divides num_attention_heads.
-  double rms_norm_eps;                        ///< Epsilon of every RMSNorm.
-  int64_t head_dim;                           ///< Width of a head; need not be hidden_size / num_attention_heads.
-  bool norm_topk_prob = true;                 ///< Scale the probabilities of a token's experts to sum to one.
-  int64_t decoder_sparse_step = 1;            ///< Every n-th layer has experts.
-  std::vector<int64_t> mlp_only_layers = {};  ///< Layers without experts.
-  bool enable_expert_bias = false;            ///< Experts are selected by probability + bias; see nn::TopKRouter.
-  int64_t dense_intermediate_size = 0;        ///< Inner width of the SwiGLU of layers without experts.
-  double initializer_range = 0.02;            ///< Standard deviation of initial weights.
-  bool attention_no_op = false;               ///< The layer has no attention, and no norm before it.
-  bool ffn_no_op = false;                     ///< The layer has neither experts nor SwiGLU, and no norm before them.
-  bool attention_linear = false;              ///< The layer has an nn::LinearSubblock in place of the attention.
-  bool ffn_linear = false;                    ///< The layer has an nn::LinearSubblock in place of experts or SwiGLU.
-  bool qk_norm = true;                        ///< RMSNorm of each query and key head.
-  nn::RouterOptions router = {};
-  nn::ExpertOptions experts = {};
-  int64_t shared_expert_intermediate_size = 0;  ///< Inner width of a shared expert without a gate; 0: none.
+/// Sizes of one Qwen3 MoE decoder layer.
+struct Qwen3MoELayerParameters : LayerSizes {
+  MoEConfig moe = {};             ///< The experts, and the layers that have them.
+  bool attention_linear = false;  ///< The layer has an nn::LinearSubblock in place of the attention.
+  bool ffn_linear = false;        ///< The layer has an nn::LinearSubblock in place of experts or SwiGLU.
+  bool qk_norm = true;            ///< RMSNorm of each query and key head.
   // Passed to the attention of a layer by attention_parameters.
   bool qkv_bias = false;                       ///< Biases of the query, key and value projections,
   bool output_bias = false;                    ///< and of the output projection.
@@ -40,9 +24,6 @@ struct Qwen3MoELayerParameters {
   LayerPattern pattern = {};                   ///< Windows, and layers without rotary positions.
   std::optional<int64_t> rotary_dim = {};      ///< Leading elements of a head that are rotated; all if unset.
   bool sinks = false;                          ///< Attention sinks: a learned logit per head.
-
-  /// True if layer `layer` (from 0) has experts.
-  bool has_experts(int64_t layer) const;
 };
 
 /// Attention with QK-norm, then an MoE layer (or one SwiGLU, in the layers that the parameters name), each with a

@@ -5,6 +5,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
 #include "lehr/model/config_values.h"
+#include "lehr/model/debug_vocabulary.h"
 #include "lehr/model/decoder_limits.h"
 #include "lehr/model/define_decoder_family.h"
 #include "lehr/model/rope_config.h"
@@ -14,17 +15,7 @@ namespace lehr::model {
 template class DecoderImpl<Qwen3NextLayer, Qwen3NextLayerParameters>;
 
 Qwen3NextLayerParameters hybrid_parameters(const DecoderConfig& config) {
-  return {
-      .hidden_size = config.hidden_size,
-      .num_attention_heads = config.num_attention_heads,
-      .num_key_value_heads = config.num_key_value_heads,
-      .rms_norm_eps = config.rms_norm_eps,
-      .head_dim = config.head_dim,
-      .rotary_dim = config.rotary_dim(),
-      .initializer_range = config.initializer_range,
-      .linear = value_of(config.linear_attention, "linear attention"),
-      .intermediate_size = config.intermediate_size,
-      .moe = config.moe};
+  return {layer_sizes(config), config.rotary_dim(), value_of(config.linear_attention, "linear attention"), config.moe};
 }
 
 namespace {
@@ -95,7 +86,7 @@ DecoderConfig published() {
 
 DecoderConfig debug_model() {
   DecoderConfig config = published();
-  config.vocab_size = 2048;
+  set_debug_vocabulary(config);
   config.hidden_size = 256;
   config.intermediate_size = 768;
   config.num_hidden_layers = 8;
@@ -103,8 +94,6 @@ DecoderConfig debug_model() {
   config.num_key_value_heads = 4;
   config.head_dim = 32;
   config.max_position_embeddings = 4096;
-  config.bos_token_id = {};
-  config.eos_token_id = {};
   config.moe = MoEConfig{
       .num_experts = 32,
       .num_experts_per_tok = 4,

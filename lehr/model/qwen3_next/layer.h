@@ -1,6 +1,7 @@
 // One Qwen3-Next decoder layer.
 #pragma once
 
+#include "lehr/model/layer_sizes.h"
 #include "lehr/model/linear_attention_config.h"
 #include "lehr/model/moe_config.h"
 #include "lehr/nn/attention.h"
@@ -10,20 +11,11 @@
 
 namespace lehr::model {
 
-/// Sizes of one Qwen3-Next decoder layer.
-struct Qwen3NextLayerParameters {
-  int64_t hidden_size;
-  int64_t num_attention_heads;
-  int64_t num_key_value_heads;
-  double rms_norm_eps;                ///< Epsilon of every RMSNorm.
-  int64_t head_dim;                   ///< Width of a head of full attention.
-  std::optional<int64_t> rotary_dim;  ///< Leading elements of it that are rotated.
-  double initializer_range;
-  LinearAttentionConfig linear;  ///< Gated DeltaNet, and the layers that have it.
-  int64_t intermediate_size;     ///< Inner width of the SwiGLU of layers without experts.
-  std::optional<MoEConfig> moe;  ///< The experts, and the layers that have them.
-  bool attention_no_op = false;  ///< The layer has neither kind of attention, and no norm before it.
-  bool ffn_no_op = false;        ///< The layer has neither experts nor SwiGLU, and no norm before them.
+/// Sizes of one Qwen3-Next decoder layer. head_dim is that of full attention.
+struct Qwen3NextLayerParameters : LayerSizes {
+  std::optional<int64_t> rotary_dim;  ///< Leading elements of a head of full attention that are rotated.
+  LinearAttentionConfig linear;       ///< Gated DeltaNet, and the layers that have it.
+  std::optional<MoEConfig> moe;       ///< The experts, and the layers that have them.
 };
 
 /// Gated DeltaNet, or full attention with QK-norm and output gates, then an MoE layer with a gated shared expert (or

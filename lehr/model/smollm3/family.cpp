@@ -38,8 +38,9 @@ struct Family {
   static constexpr const char* kArchitecture = "SmolLM3";
   using Layer = SmolLM3Layer;
   static constexpr descriptor::DecoderForm kForm{};
-  static constexpr int64_t kBosToken = 128000, kEosToken = 128001;
+  static constexpr int64_t kBosToken = 128000, kEosToken = 128001, kPadToken = 128004;
   static constexpr std::array kRequiredKeys{"num_key_value_heads"};
+  static constexpr std::array kNullableKeys{"num_key_value_heads"};
   static constexpr std::array kOwnKeys{"use_sliding_window", "layer_types"};
 
   static void read(const Node& config, DecoderConfig& shape) {
@@ -57,9 +58,6 @@ struct Family {
     }
     shape.tie_word_embeddings = bool_or(config, "tie_word_embeddings", true);
     shape.rope_theta = read_rope_theta(config, 2e6);
-    if (config.find("pad_token_id") == nullptr) {
-      shape.pad_token_id = 128004;
-    }
   }
 
   static void write(const DecoderConfig& shape, Node& node) {
@@ -70,7 +68,6 @@ struct Family {
     node.set("no_rope_layers", rotary);
     write_layer_types(shape, node);
     node.set("use_sliding_window", Node(shape.pattern.sliding_window.has_value()));
-    node.set("pad_token_id", shape.pad_token_id ? Node(*shape.pad_token_id) : Node());
   }
 };
 

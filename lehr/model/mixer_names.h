@@ -1,4 +1,4 @@
-// The names and the order of rows of Nemotron-H's published tensors.
+// Names of tensors, and the order of their rows, in checkpoints whose layers have one mixer each, as Mamba-2's have.
 #pragma once
 
 #include <string>
@@ -25,10 +25,10 @@ inline constexpr const char* kBackbonePrefix = "backbone.";
 /// | ...mixer.in_proj.weight: rows of z, x, B, C, dt | ...mamba.in_proj.weight: the same rows, group by group |
 ///
 /// Tensors of a bare backbone have no prefix.
-state::StateMap with_nemotron_h_names(const state::StateMap& map, const Mamba2Config& sizes);
+state::StateMap with_mixer_names(const state::StateMap& map, const Mamba2Config& sizes);
 
 /// Returns the parameter that each stored tensor holds (of a convolution, the first one), and the tensor. The mixer of
 /// a layer follows from the names of its tensors.
-std::vector<std::pair<std::string, std::string>> nemotron_h_module_names(const std::vector<std::string>& stored);
+std::vector<std::pair<std::string, std::string>> mixer_module_names(const std::vector<std::string>& stored);
 
 }  // namespace lehr::model

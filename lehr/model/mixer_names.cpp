@@ -1,8 +1,10 @@
-#include "lehr/model/nemotron_h/state_map.h"
+#include "lehr/model/mixer_names.h"
 
 #include <array>
 #include <map>
 #include <string_view>
+
+#include "lehr/model/fused_projection.h"
 
 namespace lehr::model {
 
@@ -27,7 +29,7 @@ bool replace_prefix(std::string& name, std::string_view from, std::string_view t
   return true;
 }
 
-std::string stored_name(std::string name) {
+std::string published_name(std::string name) {
   const bool bare = !name.starts_with("model.") && !name.starts_with("lm_head.") && !name.starts_with("score.");
   replace_prefix(name, "model.", "");
   if (!replace_prefix(name, "embed_tokens.", "embeddings.")) {
@@ -42,34 +44,26 @@ std::string stored_name(std::string name) {
   return bare || name.starts_with("lm_head.") || name.starts_with("score.") ? name : kBackbonePrefix + name;
 }
 
-// Brings the rows of z, x, B, C and dt, each of all groups, into the order of groups, each with all five.
-state::StateMap rows_by_group(const std::string& stored, const std::string& name, const Mamba2Config& sizes) {
+// The numbers of rows of z, x, B, C and dt that a group of heads has in in_proj.
+std::vector<int64_t> rows_of_group(const Mamba2Config& sizes) {
   const int64_t heads = sizes.mamba_num_heads / sizes.n_groups, width = heads * sizes.mamba_head_dim;
-  std::vector<Range> rows;
-  for (int64_t group = 0; group < sizes.n_groups; ++group) {
-    int64_t first = 0;  // row of this kind
-    for (const int64_t size : {width, width, sizes.ssm_state_size, sizes.ssm_state_size, heads}) {
-      rows.push_back({first + group * size, first + (group + 1) * size});
-      first += sizes.n_groups * size;
-    }
-  }
-  return state::reorder(stored, name, 0, rows);
+  return {width, width, sizes.ssm_state_size, sizes.ssm_state_size, heads};
 }
 }  // namespace
 
-state::StateMap with_nemotron_h_names(const state::StateMap& map, const Mamba2Config& sizes) {
+state::StateMap with_mixer_names(const state::StateMap& map, const Mamba2Config& sizes) {
   std::vector<state::StateMap> maps;
   for (const std::string& name : map.input_names()) {
     const size_t conv = name.find(kConv);
     if (name.ends_with(kInProj)) {
-      maps.push_back(rows_by_group(stored_name(name), name, sizes));
+      maps.push_back(fused_projection({{published_name(name), rows_of_group(sizes)}}, name, sizes.n_groups));
     } else if (conv == std::string::npos) {
-      maps.push_back(state::rename(stored_name(name), name));
+      maps.push_back(state::rename(published_name(name), name));
     } else if (const std::string own = name.substr(conv + kConv.size()); own == "x" || own == "x_bias") {
       const std::string module = name.substr(0, conv + kConv.size()), ending = own.substr(1);
       const int64_t keys = sizes.n_groups * sizes.ssm_state_size;
       maps.push_back(state::split(
-          stored_name(module) + (ending.empty() ? "weight" : "bias"),
+          published_name(module) + (ending.empty() ? "weight" : "bias"),
           {module + "x" + ending, module + "b" + ending, module + "c" + ending},
           0,
           {sizes.inner_size(), keys, keys}));
@@ -112,7 +106,7 @@ Members members_with(std::string_view tensor_of_mixer) {
 }
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> nemotron_h_module_names(const std::vector<std::string>& stored) {
+std::vector<std::pair<std::string, std::string>> mixer_module_names(const std::vector<std::string>& stored) {
   std::map<std::string, Members> of_layer;
   for (const std::string& name : stored) {
     const std::string layer = layer_of(name);

@@ -1,4 +1,4 @@
-#include "lehr/model/nemotron_h/experts_config.h"
+#include "lehr/model/latent_moe_config.h"
 
 #include "lehr/base/error.h"
 #include "lehr/model/config_values.h"
@@ -11,18 +11,19 @@ namespace {
 constexpr const char* kSharedWidth = "moe_shared_expert_intermediate_size";
 constexpr const char* kLatentSize = "moe_latent_size";
 
-void refuse_unsupported(const Node& config) {
+void refuse_shared_experts(const Node& config) {
+  const int64_t shared = int_or(config, "n_shared_experts", 1);
   require(
-      int_or(config, "n_shared_experts", 1) == 1,
+      shared == 1,
       "{}: n_shared_experts: expected 1, found {}; the width of the shared expert is {}",
       config.origin(),
-      int_or(config, "n_shared_experts", 1),
+      shared,
       kSharedWidth);
 }
 }  // namespace
 
-MoEConfig read_nemotron_h_experts(const Node& config) {
-  refuse_unsupported(config);
+MoEConfig read_latent_moe(const Node& config) {
+  refuse_shared_experts(config);
   MoEConfig moe{
       .num_experts = int_or(config, "n_routed_experts", 8),
       .num_experts_per_tok = int_or(config, "num_experts_per_tok", 2),
@@ -30,10 +31,7 @@ MoEConfig read_nemotron_h_experts(const Node& config) {
       .norm_topk_prob = bool_or(config, "norm_topk_prob", true),
       .expert_bias = true,
       .shared_expert_intermediate_size = int_or(config, kSharedWidth, 7688),
-      .router = deepseek_router(
-          int_or(config, "n_group", 1),
-          int_or(config, "topk_group", 1),
-          double_or(config, "routed_scaling_factor", 1))};
+      .router = read_deepseek_router(config, deepseek_router(1, 1, 1))};
   require_size(config.origin() + ": ", kSharedWidth, moe.shared_expert_intermediate_size);
   if (const auto latent = optional_int(config, kLatentSize)) {
     require_size(config.origin() + ": ", kLatentSize, *latent);
@@ -49,7 +47,7 @@ MoEConfig read_nemotron_h_experts(const Node& config) {
   return moe;
 }
 
-void write_nemotron_h_experts(const MoEConfig& moe, Node& config) {
+void write_latent_moe(const MoEConfig& moe, Node& config) {
   write_deepseek_moe(moe, config);
   config.erase("first_k_dense_replace");
   config.set("n_shared_experts", Node(int64_t{1}));
@@ -59,19 +57,12 @@ void write_nemotron_h_experts(const MoEConfig& moe, Node& config) {
   }
 }
 
-void check_nemotron_h_experts(const MoEConfig& moe) {
-  require(moe.expert_bias, "expert_bias: expected true, which models of this type always have, found false");
+void check_latent_moe(const MoEConfig& moe) {
+  check_expert_bias(moe);
   require(
       moe.decoder_sparse_step == 1 && moe.mlp_only_layers.empty(),
       "{}: in models of this type, hybrid_override_pattern says which layers have experts; remove this key",
       moe.mlp_only_layers.empty() ? "decoder_sparse_step" : "mlp_only_layers");
-}
-
-nn::MoEParameters nemotron_h_experts(const MoEConfig& moe, int64_t hidden_size, nn::Init init) {
-  nn::MoEParameters experts = deepseek_experts(moe, hidden_size, init);
-  experts.expert_options.relu_squared = true;
-  experts.latent_size = moe.moe_latent_size;
-  return experts;
 }
 
 }  // namespace lehr::model

@@ -1,0 +1,83 @@
+#include "lehr/pretrained/expected_surplus.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "lehr/base/error.h"
+#include "lehr/base/open_file.h"
+#include "lehr/config/json.h"
+#include "lehr/descriptor/config_update.h"
+#include "lehr/descriptor/text_config.h"
+#include "lehr/state/weights.h"
+
+namespace lehr::pretrained {
+
+namespace {
+// The beginnings of names of layers for multi-token prediction, which follow the model's or are those of a module of
+// their own (Qwen3-Next, whose config.json does not count them).
+std::vector<std::string> mtp_prefixes(const Node& config) {
+  const Node* type = config.find("model_type");
+  const std::string type_name = type != nullptr && type->is_string() ? type->as_string() : "";
+  std::vector<std::string> prefixes;
+  if (type_name == "qwen3_next" || type_name.starts_with("qwen3_5")) {
+    prefixes.emplace_back("mtp.");
+  }
+  const Node* own = config.find("num_hidden_layers");
+  const Node* more = config.find(descriptor::kMtpModulesKey);
+  constexpr int64_t kMost = 64;
+  int64_t count = type_name == "deepseek_v3" || type_name == "glm4_moe" ? 1 : 0;  // without the key
+  if (more != nullptr && more->is_int()) {
+    count = std::min(more->as_int(), kMost);
+  }
+  if (own != nullptr && own->is_int()) {
+    for (int64_t i = 0; i < count; ++i) {
+      prefixes.push_back(fmt::format("model.layers.{}.", own->as_int() + i));
+    }
+  }
+  return prefixes;
+}
+
+std::vector<std::string> parts_to_leave_out(const std::filesystem::path& folder) {
+  const std::filesystem::path file = path_beneath(folder, "config.json");
+  const Node config = std::filesystem::is_regular_file(file) ? parse_json_file(file) : Node();
+  if (!config.is_table()) {
+    return {};
+  }
+  std::vector<std::string> prefixes = mtp_prefixes(config);
+  for (const std::string& prefix : descriptor::image_encoder_prefixes(config)) {
+    prefixes.push_back(prefix);
+  }
+  return prefixes;
+}
+}  // namespace
+
+ExpectedSurplus::ExpectedSurplus(const state::WeightReader& reader, const state::NameSet& wanted)
+    : reader_(reader), wanted_(wanted), parts_(parts_to_leave_out(reader.path())) {}
+
+bool ExpectedSurplus::contains(const std::string& name) const {
+  const auto is_of = [&](const std::string& part) { return name.starts_with(part); };
+  if (name.ends_with("rotary_emb.inv_freq") || std::any_of(parts_.begin(), parts_.end(), is_of)) {
+    return true;
+  }
+  const std::string head = "lm_head.weight", own = "model.";
+  if (name != head && name != descriptor::kTextModelPrefix + head) {
+    return false;
+  }
+  if (wanted_.contains("score.weight")) {
+    return true;
+  }
+  auto prefixes = descriptor::text_model_prefixes(own);
+  prefixes.insert(prefixes.begin(), own);
+  for (const std::string& prefix : prefixes) {
+    const std::string embeddings = prefix + "embed_tokens.weight";
+    require(
+        !reader_.has(embeddings) || at::equal(reader_.tensor(name), reader_.tensor(embeddings)),
+        "{}: {}: differs from {}, but the model ties them; set tie_word_embeddings to false",
+        reader_.path().string(),
+        name,
+        embeddings);
+  }
+  return true;
+}
+
+}  // namespace lehr::pretrained
