@@ -12,9 +12,9 @@
 namespace lehr::optim {
 namespace {
 using namespace testing_support;
+using ops::test::supported_archs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ops::test::supported_archs;
 
 constexpr uint64_t kSeed = 454809965;
 
