@@ -9,6 +9,7 @@
 #include "lehr/base/error.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
+#include "lehr/ops/chunked_loss.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/cuda.h"
 #include "lehr/ops/label_rows.h"
@@ -130,14 +131,9 @@ Sums sum_rows(
   return sums;
 }
 
-struct KlGradients {
-  at::Tensor hidden;  // partial
-  at::Tensor weight;
-};
-
-// The gradients for an incoming gradient of row_scale (n) of each token's loss. `logs` (3, n) are Sums::student,
-// teacher and unscaled.
-KlGradients gradients_of(
+// The gradients for an incoming gradient of row_scale (n) of each token's loss; that of hidden is partial. `logs` (3,
+// n) are Sums::student, teacher and unscaled.
+ops::HeadGradients gradients_of(
     const Heads& heads,
     const at::Tensor& own_rows,
     const at::Tensor& logs,
@@ -145,7 +141,7 @@ KlGradients gradients_of(
     const ops::LinearKlOptions& options,
     bool hidden_wanted,
     bool weight_wanted) {
-  KlGradients gradients{
+  ops::HeadGradients gradients{
       .hidden = hidden_wanted ? at::zeros_like(heads.hidden) : at::Tensor(),
       .weight = weight_wanted ? at::zeros_like(heads.weight) : at::Tensor()};
   if (heads.weight.size(0) == 0) {
@@ -225,7 +221,7 @@ struct VocabParallelKl : torch::autograd::Function<VocabParallelKl> {
         .temperature = ctx->saved_data["temperature"].toDouble(),
         .kl_weight = ctx->saved_data["kl_weight"].toDouble(),
         .nll_weight = ctx->saved_data["nll_weight"].toDouble()};
-    KlGradients gradients = gradients_of(
+    ops::HeadGradients gradients = gradients_of(
         {selected(hidden, index), saved[1], selected(saved[2], index), saved[3]},
         saved[5],
         saved[6],

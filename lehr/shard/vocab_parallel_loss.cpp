@@ -5,6 +5,7 @@
 #include "lehr/meter/operator_profile.h"
 #include "lehr/meter/operator_watch.h"
 #include "lehr/ops/autograd.h"
+#include "lehr/ops/chunked_loss.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/cuda.h"
 #include "lehr/ops/label_rows.h"
@@ -63,12 +64,8 @@ RowSums sum_rows(const at::Tensor& hidden, const at::Tensor& weight, const at::T
   return {log_sum_exp - sums[1], log_sum_exp};
 }
 
-struct LossGradients {
-  at::Tensor hidden;  // partial
-  at::Tensor weight;
-};
-
-LossGradients gradients_of(
+// The gradients for an incoming gradient of row_scale (N); that of hidden is partial.
+ops::HeadGradients gradients_of(
     const at::Tensor& hidden,
     const at::Tensor& weight,
     const at::Tensor& own_rows,
@@ -76,7 +73,7 @@ LossGradients gradients_of(
     const at::Tensor& row_scale,
     bool hidden_wanted,
     bool weight_wanted) {
-  LossGradients gradients{
+  ops::HeadGradients gradients{
       .hidden = hidden_wanted ? at::zeros_like(hidden) : at::Tensor(),
       .weight = weight_wanted ? at::zeros_like(weight) : at::Tensor()};
   if (weight.size(0) == 0) {
@@ -125,7 +122,7 @@ struct VocabParallelLoss : torch::autograd::Function<VocabParallelLoss> {
     const bool all_count = !index.defined();
     const at::Tensor row_scale = as_labels_say(
         all_count ? grads[0] : grads[0].index_select(0, index), saved[5], ctx->saved_data["vocabulary"].toInt());
-    LossGradients gradients = gradients_of(
+    ops::HeadGradients gradients = gradients_of(
         all_count ? hidden : hidden.index_select(0, index),
         weight,
         saved[3],
