@@ -56,12 +56,6 @@ TEST(Programs, AreInferenceIfTheyReceiveNoGradients) {
   EXPECT_TRUE(parse_program("0F0 0RECV_B0\n1F0").has_backward());
 }
 
-TEST(Programs, ReduceToTheirForwardsForValidation) {
-  const Program program = forward_only(parse_program("0F0 0F1|0B0 0B1\n1F0 1B0 1F1 1B1"));
-  EXPECT_EQ(to_text(program), "0F0 0F1\n1F0 1F1\n");
-  EXPECT_FALSE(program.has_backward());
-}
-
 TEST(Programs, ErrorsNameTheInvalidEntry) {
   EXPECT_THAT(message_of("0F0 0B0\n1F0 1G0"), testing::StartsWith("pipeline program, rank 1, entry 1: action \"1G0\""));
   EXPECT_THAT(message_of("0F0 1F0\n1F0"), testing::HasSubstr("1F0 computes stage 1, which rank 0 computes as well"));
