@@ -315,7 +315,7 @@ TEST(NcclTransport, ACollectiveThatHangsOnTheDeviceIsReportedAndAborted) {
           EXPECT_NO_THROW(transport.check()) << "the host must go on";
           std::this_thread::sleep_for(milliseconds(2600));
         }
-        context.wait_world();
+        context.world().barrier();
       },
       milliseconds(1000));
   EXPECT_THAT(
