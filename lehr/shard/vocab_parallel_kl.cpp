@@ -189,7 +189,7 @@ struct VocabParallelKl : torch::autograd::Function<VocabParallelKl> {
     const at::Tensor own_rows = part->own_row_of(rows.labels);
     const Heads heads{rows.hidden, weight, selected(teacher.hidden, rows.index), teacher.weight};
     const Sums sums = sum_rows(heads, own_rows, *part, *group, 1 / options->temperature);
-    const at::Tensor judged = ops::cuda::on_gpu(labels) ? rows.labels : at::Tensor();
+    const at::Tensor gpu_labels = ops::cuda::on_gpu(labels) ? rows.labels : at::Tensor();
     ctx->save_for_backward(
         {hidden,
          weight,
@@ -198,13 +198,13 @@ struct VocabParallelKl : torch::autograd::Function<VocabParallelKl> {
          rows.index,
          own_rows,
          at::stack({sums.student, sums.teacher, sums.unscaled}),
-         judged});
+         gpu_labels});
     ctx->saved_data["vocabulary"] = part->size;
     ctx->saved_data["temperature"] = options->temperature;
     ctx->saved_data["kl_weight"] = options->kl_weight;
     ctx->saved_data["nll_weight"] = options->nll_weight;
     const auto all = [&](const at::Tensor& values) {
-      return ops::spread(as_labels_say(values, judged, part->size), rows.index, labels.size(0));
+      return ops::spread(masked_by_labels(values, gpu_labels, part->size), rows.index, labels.size(0));
     };
     const at::Tensor loss = options->kl_weight * sums.kl + options->nll_weight * sums.nll;
     const variable_list results{all(loss), all(sums.kl), all(sums.nll), all(sums.agrees)};
@@ -225,7 +225,7 @@ struct VocabParallelKl : torch::autograd::Function<VocabParallelKl> {
         {selected(hidden, index), saved[1], selected(saved[2], index), saved[3]},
         saved[5],
         saved[6],
-        as_labels_say(selected(grads[0], index), saved[7], ctx->saved_data["vocabulary"].toInt()),
+        masked_by_labels(selected(grads[0], index), saved[7], ctx->saved_data["vocabulary"].toInt()),
         options,
         ctx->needs_input_grad(0),
         ctx->needs_input_grad(1));

@@ -108,10 +108,10 @@ struct VocabParallelLoss : torch::autograd::Function<VocabParallelLoss> {
     const ops::LabelRows rows = ops::loss_rows(hidden, labels, part->size, ignore_index);
     const at::Tensor own_rows = part->own_row_of(rows.labels);
     const RowSums sums = sum_rows(rows.hidden, weight, own_rows, *group);
-    const at::Tensor judged = ops::cuda::on_gpu(labels) ? rows.labels : at::Tensor();
-    ctx->save_for_backward({hidden, weight, rows.index, own_rows, sums.log_sum_exp, judged});
+    const at::Tensor gpu_labels = ops::cuda::on_gpu(labels) ? rows.labels : at::Tensor();
+    ctx->save_for_backward({hidden, weight, rows.index, own_rows, sums.log_sum_exp, gpu_labels});
     ctx->saved_data["vocabulary"] = part->size;
-    return ops::spread(as_labels_say(sums.losses, judged, part->size), rows.index, labels.size(0));
+    return ops::spread(masked_by_labels(sums.losses, gpu_labels, part->size), rows.index, labels.size(0));
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -120,7 +120,7 @@ struct VocabParallelLoss : torch::autograd::Function<VocabParallelLoss> {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &hidden = saved[0], &weight = saved[1], &index = saved[2];
     const bool all_count = !index.defined();
-    const at::Tensor row_scale = as_labels_say(
+    const at::Tensor row_scale = masked_by_labels(
         all_count ? grads[0] : grads[0].index_select(0, index), saved[5], ctx->saved_data["vocabulary"].toInt());
     ops::HeadGradients gradients = gradients_of(
         all_count ? hidden : hidden.index_select(0, index),
