@@ -4,18 +4,13 @@
 
 #include "lehr/base/error.h"
 #include "lehr/pipeline/program.h"
+#include "test/base/usage_error.h"
 
 namespace lehr::pipeline {
 namespace {
 
 std::string message_of(const std::string& text) {
-  try {
-    parse_program(text);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "no error";
+  return error_of([&] { parse_program(text); });
 }
 
 TEST(Actions, HaveATextFormThatReadsBack) {

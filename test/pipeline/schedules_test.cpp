@@ -5,22 +5,12 @@
 #include "lehr/base/error.h"
 #include "lehr/pipeline/check_program.h"
 #include "lehr/pipeline/communication.h"
+#include "test/base/usage_error.h"
 
 namespace lehr::pipeline {
 namespace {
 
 using testing::HasSubstr;
-
-template <class Function>
-std::string message_of(Function function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "no error";
-}
 
 Program build(const char* name, int64_t ranks, int64_t stages_per_rank, int64_t microbatches) {
   return build_program({parse_schedule(name), ranks, stages_per_rank, microbatches});
@@ -42,25 +32,25 @@ TEST(Schedules, AreFoundByNameInAnyCase) {
   EXPECT_EQ(parse_schedule("1f1b"), Schedule::one_f_one_b);
   EXPECT_EQ(parse_schedule("ZBVZEROBUBBLE"), Schedule::zero_bubble_v);
   EXPECT_EQ(
-      message_of([] { parse_schedule("zvbzerobubble"); }),
+      error_of([] { parse_schedule("zvbzerobubble"); }),
       "pipeline schedule \"zvbzerobubble\": expected one of 1F1B, GPipe, LoopedBFS, Interleaved1F1B, "
       "InterleavedZeroBubble, ZBH1, ZBH2, ZBVZeroBubble, DualPipeV, Inference; did you mean ZBVZeroBubble?");
-  EXPECT_THAT(message_of([] { parse_schedule("fastest"); }), testing::EndsWith("DualPipeV, Inference"));
+  EXPECT_THAT(error_of([] { parse_schedule("fastest"); }), testing::EndsWith("DualPipeV, Inference"));
 }
 
 TEST(Schedules, RefuseUnsupportedNumbers) {
   EXPECT_EQ(
-      message_of([] { build("1F1B", 4, 2, 8); }),
+      error_of([] { build("1F1B", 4, 2, 8); }),
       "pipeline schedule 1F1B: expected exactly 1 stage per rank, found 2; with several stages per rank use "
       "Interleaved1F1B");
-  EXPECT_THAT(message_of([] { build("Interleaved1F1B", 4, 1, 8); }), HasSubstr("at least 2 stages per rank, found 1"));
-  EXPECT_THAT(message_of([] { build("ZBVZeroBubble", 4, 3, 8); }), HasSubstr("exactly 2 stages per rank, found 3"));
+  EXPECT_THAT(error_of([] { build("Interleaved1F1B", 4, 1, 8); }), HasSubstr("at least 2 stages per rank, found 1"));
+  EXPECT_THAT(error_of([] { build("ZBVZeroBubble", 4, 3, 8); }), HasSubstr("exactly 2 stages per rank, found 3"));
   EXPECT_EQ(
-      message_of([] { build("DualPipeV", 4, 2, 7); }),
+      error_of([] { build("DualPipeV", 4, 2, 7); }),
       "pipeline schedule DualPipeV: expected at least 8 micro-batches, two for each of 4 ranks, found 7; use more "
       "micro-batches or ZBVZeroBubble");
-  EXPECT_THAT(message_of([] { build("GPipe", 0, 1, 7); }), HasSubstr("at least 1 rank, found 0"));
-  EXPECT_THAT(message_of([] { build("GPipe", 4, 1, 0); }), HasSubstr("at least 1 micro-batch, found 0"));
+  EXPECT_THAT(error_of([] { build("GPipe", 0, 1, 7); }), HasSubstr("at least 1 rank, found 0"));
+  EXPECT_THAT(error_of([] { build("GPipe", 4, 1, 0); }), HasSubstr("at least 1 micro-batch, found 0"));
 }
 
 // Every schedule of every size is complete, in order, on the right rank, in the same order at both ends of a transfer,
