@@ -62,6 +62,14 @@ std::vector<double> of_all_ranks(const train::Ranks& ranks, double mine) {
   return numbers;
 }
 
+Node list_of(const std::vector<double>& values) {
+  Node list = Node::make_list();
+  for (const double value : values) {
+    list.push_back(Node(value));
+  }
+  return list;
+}
+
 bool read_options(int argc, char** argv, const ConfigObject& options) {
   const Arguments arguments = parse_arguments({argv + 1, argv + argc}, options);
   if (arguments.help) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lehr/config/config.h"
+#include "lehr/config/node.h"
 #include "lehr/descriptor/model_args.h"
 #include "lehr/mesh/transport.h"
 #include "lehr/optim/adamw.h"
@@ -44,6 +45,9 @@ class BenchModel {
 
 /// Returns `mine` of every rank, in the order of ranks. All ranks must call it.
 std::vector<double> of_all_ranks(const train::Ranks& ranks, double mine);
+
+/// Returns the numbers as a list for JSON.
+Node list_of(const std::vector<double>& values);
 
 /// Parses a program's options. Returns false if --help was given, after printing the help. Throws a usage error for
 /// wrong options, and for arguments that belong to no option, such as "false" after a flag.

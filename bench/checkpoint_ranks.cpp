@@ -45,14 +45,6 @@ double seconds_of(const train::Ranks& ranks, const Work& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-Node numbers(const std::vector<double>& values) {
-  Node list = Node::make_list();
-  for (const double value : values) {
-    list.push_back(Node(value));
-  }
-  return list;
-}
-
 // Reads all files through the page cache, where they stay.
 void read_all(const std::filesystem::path& folder) {
   std::vector<char> piece(size_t{8} << 20);
@@ -126,12 +118,12 @@ void run(const Options& options, mesh::Transport& transport) {
   report.set("peer", Node("lehr"));
   report.set("ranks", Node(bench.ranks.world_size()));
   report.set("mb", Node(static_cast<double>(bytes) / 1e6));
-  report.set("save_s", numbers(saves));
-  report.set("load_s", numbers(loads));
-  report.set("checked_load_s", numbers(checked_loads));
-  report.set("cached_load_s", numbers(cached_loads));
-  report.set("cached_checked_load_s", numbers(cached_checked_loads));
-  report.set("peak_rss_mb_of_ranks", numbers(peaks));
+  report.set("save_s", bench::list_of(saves));
+  report.set("load_s", bench::list_of(loads));
+  report.set("checked_load_s", bench::list_of(checked_loads));
+  report.set("cached_load_s", bench::list_of(cached_loads));
+  report.set("cached_checked_load_s", bench::list_of(cached_checked_loads));
+  report.set("peak_rss_mb_of_ranks", bench::list_of(peaks));
   std::puts(to_json(report).c_str());
 }
 }  // namespace

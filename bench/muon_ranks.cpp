@@ -83,14 +83,6 @@ double seconds_of(const train::Ranks& ranks, const Work& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-Node list_of(const std::vector<double>& values) {
-  Node list = Node::make_list();
-  for (const double value : values) {
-    list.push_back(Node(value));
-  }
-  return list;
-}
-
 void run(const Options& options, mesh::Transport& transport) {
   const train::Ranks ranks(train::ParallelismConfig{}, &transport);
   require(ranks.world_size() > 1, "muon_ranks: start several ranks, as with lehr launch -n 2");
@@ -141,9 +133,9 @@ void run(const Options& options, mesh::Transport& transport) {
   if (ranks.is_main()) {
     Node report = Node::make_table();
     report.set("ranks", Node(ranks.world_size()));
-    report.set("ideal_s", list_of(ideal_seconds));
-    report.set("lehr_s", list_of(our_seconds));
-    report.set("plain_gather_s", list_of(plain_seconds));
+    report.set("ideal_s", bench::list_of(ideal_seconds));
+    report.set("lehr_s", bench::list_of(our_seconds));
+    report.set("plain_gather_s", bench::list_of(plain_seconds));
     std::puts(to_json(report).c_str());
   }
 }

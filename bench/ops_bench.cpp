@@ -140,7 +140,7 @@ void linear_cross_entropy_bench(
   set_flops(state, 6.0 * static_cast<double>(rows * hidden * vocabulary));
 }
 
-void three_products_bench(
+void three_matmuls_bench(
     benchmark::State& state, at::ScalarType type, int64_t rows, int64_t hidden, int64_t vocabulary) {
   const at::NoGradGuard no_grad;
   const at::Tensor h = random_leaf({rows, hidden}, type);
@@ -327,8 +327,8 @@ void register_all() {
         [=](auto& s, auto type, bool fused) { linear_cross_entropy_bench(s, type, fused, 1024, hidden, vocabulary); });
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       benchmark::RegisterBenchmark(
-          ("three products alone " + name + (type == at::kFloat ? " fp32" : " bf16")).c_str(),
-          [=](benchmark::State& s) { three_products_bench(s, type, 1024, hidden, vocabulary); })
+          ("three matmuls alone " + name + (type == at::kFloat ? " fp32" : " bf16")).c_str(),
+          [=](benchmark::State& s) { three_matmuls_bench(s, type, 1024, hidden, vocabulary); })
           ->Unit(benchmark::kMillisecond)
           ->UseRealTime();
     }

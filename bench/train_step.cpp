@@ -99,14 +99,6 @@ train::Batch make_batch(const Options& options, const train::RowShare& share, in
   return {{"input_ids", ids}, {"labels", labels}, {"position_ids", positions}};
 }
 
-Node numbers(const std::vector<double>& values) {
-  Node list = Node::make_list();
-  for (const double value : values) {
-    list.push_back(Node(value));
-  }
-  return list;
-}
-
 // The CPU time of all threads of this process so far, including system time.
 double cpu_seconds() {
   rusage usage{};
@@ -220,24 +212,24 @@ void run(const Options& options, mesh::Transport& transport) {
   report.set("seq", Node(options.seq));
   report.set("batch", Node(share.global));
   report.set("ranks", Node(bench.ranks.world_size()));
-  report.set("step_ms", numbers(milliseconds));
+  report.set("step_ms", bench::list_of(milliseconds));
   report.set("tokens_per_s", Node(static_cast<double>(options.seq * share.global) / median * 1000));
   report.set("peak_rss_mb", Node(std::accumulate(peaks.begin(), peaks.end(), 0.0)));
-  report.set("peak_rss_mb_of_ranks", numbers(peaks));
-  report.set("large_tensors_mb_of_ranks", numbers(tensors));
-  report.set("rss_mb_before_steps", numbers(starts));
+  report.set("peak_rss_mb_of_ranks", bench::list_of(peaks));
+  report.set("large_tensors_mb_of_ranks", bench::list_of(tensors));
+  report.set("rss_mb_before_steps", bench::list_of(starts));
   report.set(
       "gathered_mb",
       Node(bench.sharded.empty() ? 0.0 : static_cast<double>(bench.sharded.front().gathered_bytes_peak()) / 1e6));
-  report.set("losses", numbers(losses));
-  report.set("grad_norms", numbers(norms));
+  report.set("losses", bench::list_of(losses));
+  report.set("grad_norms", bench::list_of(norms));
   if (options.measure_peak) {
     report.set("peak_flops", Node(peak_flops));
     report.set("flops_per_token", Node(bench.args->get_nparams_and_flops(options.seq).causal_flops_per_token));
   }
   report.set("cpu_s", Node(std::accumulate(cpus.begin(), cpus.end(), 0.0)));
-  report.set("save_wait_s", numbers(waited));
-  report.set("save_write_s", numbers(written));
+  report.set("save_wait_s", bench::list_of(waited));
+  report.set("save_write_s", bench::list_of(written));
   std::puts(to_json(report).c_str());
 }
 

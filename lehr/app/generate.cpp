@@ -105,7 +105,8 @@ std::shared_ptr<const data::ChatTemplate> find_chat_template(
   const std::string own = data::has_chat_template(model.path) ? model.path.string() : model.base.string();
   const std::string folder =
       options.tokenizer && data::has_chat_template(*options.tokenizer) ? *options.tokenizer : own;
-  return data::load_chat_template(options.chat_template.value_or(folder), folder, "lehr generate --chat");
+  return data::load_chat_template(
+      options.chat_template.value_or(folder), folder, "lehr generate --chat", "--chat-template");
 }
 
 // One rank's part. All ranks generate the same tokens, and the first one prints them.

@@ -175,6 +175,10 @@ std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& path) {
   return std::make_unique<PlainSource>(path);
 }
 
+std::string_view without_byte_order_mark(std::string_view line, int64_t number) {
+  return number == 1 && line.starts_with(kByteOrderMark) ? line.substr(kByteOrderMark.size()) : line;
+}
+
 LineReader::LineReader(std::unique_ptr<ByteSource> source) : source_(std::move(source)) {}
 
 bool LineReader::next(std::string_view& line) {

@@ -25,6 +25,11 @@ class ByteSource {
 /// times the size of a compressed file is a usage error.
 std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& path);
 
+/// The UTF-8 byte-order mark, with which a file may begin.
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+/// Returns line `number` of a file, counted from 1, without the mark.
+std::string_view without_byte_order_mark(std::string_view line, int64_t number);
+
 /// Splits bytes into lines.
 class LineReader {
  public:

@@ -14,7 +14,6 @@ namespace lehr::data {
 namespace {
 
 constexpr std::string_view kBlank = " \t\r\n";
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 /// Returns whether the first non-blank character is a '['.
 bool is_list(const std::filesystem::path& path) {
@@ -23,9 +22,7 @@ bool is_list(const std::filesystem::path& path) {
   }
   LineReader lines(open_bytes(path));
   for (std::string_view line; lines.next(line);) {
-    if (lines.line_number() == 1 && line.starts_with(kByteOrderMark)) {
-      line.remove_prefix(kByteOrderMark.size());
-    }
+    line = without_byte_order_mark(line, lines.line_number());
     const size_t first = line.find_first_not_of(kBlank);
     if (first != std::string_view::npos) {
       return line[first] == '[';

@@ -163,9 +163,7 @@ ChatTemplate::Rendering ChatTemplate::render(const ChatJson& messages, const Cha
 }
 
 std::shared_ptr<const ChatTemplate> load_chat_template(
-    const std::string& what, const std::string& tokenizer, const std::string& subject) {
-  // A command takes a template by an option, a run by a key.
-  const char* setting = subject.starts_with("lehr ") ? "--chat-template" : "tokenizer.chat_template";
+    const std::string& what, const std::string& tokenizer, const std::string& subject, const std::string& setting) {
   if (what != "byte" && fs::is_directory(what)) {
     auto source = find_source(what);
     if (!source) {

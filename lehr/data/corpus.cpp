@@ -23,14 +23,9 @@ class CorpusReader::FileReader {
 namespace {
 
 constexpr size_t kBlockBytes = size_t{1} << 18;
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 bool is_blank(std::string_view line) {
   return line.find_first_not_of(" \t\r") == std::string_view::npos;
-}
-
-std::string_view without_mark(std::string_view line, int64_t number) {
-  return number == 1 && line.starts_with(kByteOrderMark) ? line.substr(kByteOrderMark.size()) : line;
 }
 
 /// Documents between separators; without a separator, the whole file.
@@ -106,7 +101,7 @@ class LinesOfText : public CorpusReader::FileReader {
     document.text.clear();
     std::string_view line;
     while (lines_.next(line)) {
-      line = without_mark(line, lines_.line_number());
+      line = without_byte_order_mark(line, lines_.line_number());
       if (is_blank(line)) {
         if (!document.text.empty()) {
           return true;
@@ -144,7 +139,7 @@ class JsonLines : public CorpusReader::FileReader {
     std::string_view line;
     while (lines_.next(line)) {
       document.line = lines_.line_number();
-      line = without_mark(line, document.line);
+      line = without_byte_order_mark(line, document.line);
       if (is_blank(line)) {
         continue;
       }

@@ -29,16 +29,6 @@ std::optional<int64_t> BatchPlan::rows_of(std::optional<int64_t> dataset_size) c
   return dataset_size && max_rows ? std::min(*dataset_size, *max_rows) : dataset_size ? dataset_size : max_rows;
 }
 
-BatchPlan batch_plan_of_rank(int64_t global_batch_size, int64_t rank, int64_t num_ranks, int64_t start) {
-  require(
-      num_ranks > 0 && global_batch_size > 0 && global_batch_size % num_ranks == 0,
-      "training.global_batch_size: {} sequences cannot be shared evenly by {} data-parallel ranks",
-      global_batch_size,
-      num_ranks);
-  const int64_t local = global_batch_size / num_ranks;
-  return {.global_batch_size = global_batch_size, .first_row = rank * local, .num_rows = local, .start = start};
-}
-
 std::optional<int64_t> num_steps(std::optional<int64_t> dataset_size, int64_t global_batch_size, bool drop_last) {
   if (!dataset_size) {
     return std::nullopt;

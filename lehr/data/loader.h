@@ -31,10 +31,6 @@ struct BatchPlan {
   int64_t first_sample(int64_t batch) const { return start + batch * global_batch_size; }
 };
 
-/// Returns the plan of one of `num_ranks` data-parallel ranks. The ranks share a global batch evenly, in order. Throws
-/// a usage error if they cannot.
-BatchPlan batch_plan_of_rank(int64_t global_batch_size, int64_t rank, int64_t num_ranks, int64_t start = 0);
-
 /// Returns the number of steps of `dataset`; nothing if it never ends.
 std::optional<int64_t> num_steps(std::optional<int64_t> dataset_size, int64_t global_batch_size, bool drop_last);
 

@@ -243,16 +243,6 @@ void verify_token_file(const std::filesystem::path& path) {
   Mapping(path).verify_content();
 }
 
-TokenFileInfo read_token_file_info(const std::filesystem::path& path) {
-  const Mapping mapping(path);
-  return {
-      .num_tokens = mapping.header.num_tokens,
-      .num_documents = mapping.header.num_documents,
-      .vocab_size = mapping.header.vocab_size,
-      .max_id = mapping.header.max_id,
-      .tokenizer_fingerprint = mapping.header.tokenizer_fingerprint};
-}
-
 bool is_token_file(const std::filesystem::path& path) {
   if (!std::filesystem::is_regular_file(path)) {
     return false;  // opening a pipe would block

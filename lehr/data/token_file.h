@@ -51,7 +51,4 @@ bool is_token_file(const std::filesystem::path& path);
 /// Reads the whole file and throws a usage error if its content is damaged.
 void verify_token_file(const std::filesystem::path& path);
 
-/// Reads the header alone.
-TokenFileInfo read_token_file_info(const std::filesystem::path& path);
-
 }  // namespace lehr::data

@@ -4,7 +4,6 @@
 #include <fstream>
 
 #include "lehr/base/error.h"
-#include "lehr/base/file.h"
 #include "lehr/data/tokenizer_file.h"
 #include "lehr/data/tokenizer_kinds.h"
 
@@ -53,12 +52,6 @@ std::vector<std::pair<std::string, std::string>> tokenizer_file_contents(const T
     contents.emplace_back(name.string(), read_whole_file(file));
   }
   return contents;
-}
-
-void export_tokenizer_files(const Tokenizer& tokenizer, const std::filesystem::path& folder) {
-  for (const auto& [name, content] : tokenizer_file_contents(tokenizer)) {
-    write_file_atomically(folder / name, content);
-  }
 }
 
 }  // namespace lehr::data

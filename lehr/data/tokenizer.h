@@ -43,10 +43,7 @@ class Tokenizer {
 /// error that names the file and the field if it cannot be read or uses an unsupported feature.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& what, const std::string& subject = "tokenizer");
 
-/// Copies the tokenizer's files into `folder`, which must exist; `.gz` files are decompressed.
-void export_tokenizer_files(const Tokenizer& tokenizer, const std::filesystem::path& folder);
-
-/// Returns name and content of each file that export_tokenizer_files writes.
+/// Returns name and content of each of the tokenizer's files; `.gz` files are decompressed.
 std::vector<std::pair<std::string, std::string>> tokenizer_file_contents(const Tokenizer& tokenizer);
 
 }  // namespace lehr::data

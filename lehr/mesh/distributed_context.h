@@ -90,9 +90,6 @@ class DistributedContext {
   int64_t data_parallel_size() const;
   int64_t data_parallel_rank() const;
 
-  /// Returns when all ranks have called it.
-  void wait_world() { world().barrier(); }
-
   /// Seconds that this rank's host has waited in the collectives and messages of all its groups.
   double seconds_waited() const;
 

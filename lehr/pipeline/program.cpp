@@ -71,21 +71,6 @@ bool Program::has_communication() const {
   return any_action(*this, [](const Action& action) { return !action.is_compute(); });
 }
 
-Program forward_only(const Program& program) {
-  Program result{.num_microbatches = program.num_microbatches, .rank_of_stage = program.rank_of_stage, .ranks = {}};
-  for (const auto& list : program.ranks) {
-    auto& forwards = result.ranks.emplace_back();
-    for (const Actions& entry : list) {
-      for (const Action& action : entry) {
-        if (action.kind == ActionKind::forward) {
-          forwards.push_back({action});
-        }
-      }
-    }
-  }
-  return result;
-}
-
 std::string to_text(const Program& program) {
   std::string text;
   for (const auto& list : program.ranks) {

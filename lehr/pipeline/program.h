@@ -28,9 +28,6 @@ struct Program {
   bool operator==(const Program&) const = default;
 };
 
-/// Returns the forwards of a program of computations, in their order and on their ranks. Validation runs them.
-Program forward_only(const Program& program);
-
 /// Prints one line per rank, its entries separated by spaces.
 std::string to_text(const Program& program);
 

@@ -67,7 +67,7 @@ std::optional<PlannedStage> MeshStages::stage(const MeshPoint& point, const Trad
     return std::nullopt;
   }
   PlannedStage planned;
-  planned.measured = from == other ? measured(*from) : StagePieces::half_and_half(measured(*from), measured(*other));
+  planned.measured = from == other ? measured(*from) : StagePieces::mean_of(measured(*from), measured(*other));
   StagePieces::change_policy(planned.measured, trade.reshard, point.mesh.pipeline_parallel > 1);
   planned.measured.expert_tokens = tokens_of_experts(*from, point);
   planned.expert_share = planned.measured.weights.expert_share();

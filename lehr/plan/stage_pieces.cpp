@@ -270,7 +270,7 @@ void StagePieces::change_policy(StageMeasurement& stage, shard::ReshardPolicy po
   stage.gathered_after_forward = whole;
 }
 
-StageMeasurement StagePieces::half_and_half(const StageMeasurement& one, const StageMeasurement& other) {
+StageMeasurement StagePieces::mean_of(const StageMeasurement& one, const StageMeasurement& other) {
   StageMeasurement half = add(add(one, one, -0.5), other, 0.5);
   half.num_layers = one.num_layers;
   half.num_expert_layers = one.num_expert_layers;

@@ -43,7 +43,7 @@ class StagePieces {
   static void change_policy(StageMeasurement& stage, shard::ReshardPolicy policy, bool pipelined);
 
   /// Returns the mean of two stages that differ in checkpointing: a stage that recomputes every second layer.
-  static StageMeasurement half_and_half(const StageMeasurement& one, const StageMeasurement& other);
+  static StageMeasurement mean_of(const StageMeasurement& one, const StageMeasurement& other);
 
   /// Returns the fraction of all tokens that one expert has.
   double expert_visits() const { return expert_visits_; }

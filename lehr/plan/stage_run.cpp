@@ -54,7 +54,7 @@ StageRun::StageRun(
     : config_(config),
       vocab_size_(args.vocab_size()),
       info_{.current_stage = place.stage, .num_stages = static_cast<int64_t>(place.rank_of_stage.size())},
-      copies_travel_(place.rank_of_stage.front() != place.rank_of_stage.back()),
+      copies_on_two_ranks_(place.rank_of_stage.front() != place.rank_of_stage.back()),
       ranks_(config.parallelism, transport),
       task_(spec.build.task(config)) {
   if (ranks_.context() != nullptr) {
@@ -198,7 +198,7 @@ void StageRun::finish_step() {
     return;
   }
   value_of(sharded_, "layout of the stage").finish_backward();
-  if (copies_travel_) {
+  if (copies_on_two_ranks_) {
     copies_->collect_gradients();
     copies_->refresh();
   }

@@ -74,7 +74,7 @@ class StageRun {
   const train::TrainConfig& config_;
   int64_t vocab_size_;
   pipeline::PipelineStageInfo info_;
-  bool copies_travel_;  // the copies of a tied table are on two ranks
+  bool copies_on_two_ranks_;  // the copies of a tied table are on two ranks
   train::Ranks ranks_;
   std::unique_ptr<train::TrainTask> task_;
   std::shared_ptr<nn::Model> model_;

@@ -134,7 +134,7 @@ ModelParts::ModelParts(
       require_layer(one, one.origin->layer, there.size(), path.string());
       require_same_kind_of_layer(one, *other.args, *own.args);
       const BlockConfig& from = there[static_cast<size_t>(one.origin->layer)];
-      require_as_said(one, from, own.args->decoder_form().value_or(descriptor::DecoderForm{}));
+      require_stated_block(one, from, own.args->decoder_form().value_or(descriptor::DecoderForm{}));
       set_subblock(block, one.subblock, from);
       const std::string prefix = prefix_of(one, !taken.emplace(path, one.origin->layer, one.subblock).second);
       prefixes.emplace(prefix, path);

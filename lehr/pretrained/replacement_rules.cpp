@@ -125,7 +125,8 @@ void require_layer(const Replacement& replacement, int64_t layer, size_t count, 
       layer);
 }
 
-void require_as_said(const Replacement& replacement, const BlockConfig& there, const descriptor::DecoderForm& form) {
+void require_stated_block(
+    const Replacement& replacement, const BlockConfig& there, const descriptor::DecoderForm& form) {
   if (!replacement.block_config) {
     return;
   }

@@ -25,7 +25,7 @@ void require_same_kind_of_layer(
 
 /// Requires that the sub-block in `there`, the source layer, matches Replacement::block_config, if that is set. `form`
 /// is that of the target model.
-void require_as_said(
+void require_stated_block(
     const Replacement& replacement, const descriptor::BlockConfig& there, const descriptor::DecoderForm& form);
 
 /// @}

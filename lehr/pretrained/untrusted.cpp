@@ -163,10 +163,6 @@ class Look {
 };
 }  // namespace
 
-bool UntrustedReport::has_danger() const {
-  return std::any_of(findings.begin(), findings.end(), [](const Finding& finding) { return finding.danger; });
-}
-
 UntrustedReport look_at_untrusted(const fs::path& folder, const descriptor::ModelFamilies& families) {
   std::error_code error;
   require(fs::is_directory(folder, error), "{}: expected a folder", folder.string());

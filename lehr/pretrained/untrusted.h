@@ -23,7 +23,6 @@ struct UntrustedReport {
   int64_t num_files = 0;
   int64_t num_bytes = 0;
   int64_t num_tensors = 0;
-  bool has_danger() const;
 };
 
 /// Reads names, beginnings of files, JSON, headers of safetensors, tokenizer and template, but no weights, and executes

@@ -1,38 +1,14 @@
 #include "lehr/search/baselines.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <vector>
 
-#include "lehr/base/error.h"
 #include "lehr/base/random.h"
-#include "lehr/base/value_of.h"
 
 namespace lehr::search {
 
 namespace {
-// A partial assignment: the choice of the last group, and the point of the frontier before it.
-struct Point {
-  double cost = 0;
-  double loss = 0;
-  size_t option = 0;
-  size_t before = 0;
-};
-
-// Drops points that another one beats in cost and loss.
-void keep_frontier(std::vector<Point>& points) {
-  std::sort(points.begin(), points.end(), [](const Point& a, const Point& b) {
-    return a.cost < b.cost || (a.cost == b.cost && a.loss < b.loss);
-  });
-  double best = std::numeric_limits<double>::infinity();
-  std::erase_if(points, [&](const Point& point) {
-    const bool beaten = point.loss >= best;
-    best = std::min(best, point.loss);
-    return beaten;
-  });
-}
-
 // By how much the costs are outside of the budgets, relative to each.
 double excess(const SolverProblem& problem, const std::vector<double>& costs) {
   double sum = 0;
@@ -47,46 +23,6 @@ double excess(const SolverProblem& problem, const std::vector<double>& costs) {
   return sum;
 }
 }  // namespace
-
-std::optional<Assignment> exact_for_one_budget(const SolverProblem& problem, int64_t most_points) {
-  require(
-      problem.budgets.size() == 1 && problem.budgets[0].at_most && !problem.budgets[0].at_least,
-      "exact_for_one_budget: expected one budget with at_most alone");
-  const double limit = value_of(problem.budgets[0].at_most, "exact_for_one_budget: at_most") * (1 + kBudgetTolerance);
-  std::vector<std::vector<Point>> frontiers{{{.cost = problem.budgets[0].fixed}}};
-  for (const SolverGroup& group : problem.groups) {
-    std::vector<Point> next;
-    const std::vector<Point>& last = frontiers.back();
-    for (size_t before = 0; before < last.size(); ++before) {
-      for (size_t option = 0; option < group.options.size(); ++option) {
-        next.push_back(
-            {.cost = last[before].cost + group.options[option].costs[0],
-             .loss = last[before].loss + group.options[option].loss,
-             .option = option,
-             .before = before});
-      }
-    }
-    keep_frontier(next);
-    require(
-        static_cast<int64_t>(next.size()) <= most_points,
-        "exact_for_one_budget: a frontier has {} points; use solve()",
-        next.size());
-    frontiers.push_back(std::move(next));
-  }
-  const std::vector<Point>& last = frontiers.back();
-  // Ascending cost, descending loss: the last one within the limit is the best.
-  const auto above = std::find_if(last.begin(), last.end(), [&](const Point& point) { return point.cost > limit; });
-  if (above == last.begin()) {
-    return std::nullopt;
-  }
-  std::vector<size_t> chosen(problem.groups.size());
-  size_t at = static_cast<size_t>(above - last.begin()) - 1;
-  for (size_t group = problem.groups.size(); group > 0; --group) {
-    chosen[group - 1] = frontiers[group][at].option;
-    at = frontiers[group][at].before;
-  }
-  return evaluate(problem, std::move(chosen));
-}
 
 std::optional<Assignment> greedy(const SolverProblem& problem) {
   std::vector<size_t> chosen;

@@ -1,4 +1,4 @@
-// Baselines that the solver is compared with: an exact choice for a single budget, a greedy and a random one.
+// Baselines that the solver is compared with: a greedy choice and a random one.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,6 @@
 #include "lehr/search/solver.h"
 
 namespace lehr::search {
-
-/// Returns the best assignment under a single budget with at_most, by merging the Pareto frontiers of the groups:
-/// exact, and independent of CBC. Unset if none is feasible. Throws a usage error for other budgets, and if a frontier
-/// has more than `most_points` points.
-std::optional<Assignment> exact_for_one_budget(const SolverProblem& problem, int64_t most_points = 10'000'000);
 
 /// Begins with the option of least loss in each group, and repeatedly takes the change with the least loss per saved
 /// cost (relative to at_most, summed over exceeded budgets) until the budgets are met. Unset if it gets stuck.

@@ -42,8 +42,6 @@ struct Variant {
   prune::LayerKeeps keeps;        ///< Its parts of the teacher's sub-block; all for the teacher's own.
   descriptor::BlockConfig block;  ///< The teacher's layer with this sub-block.
   bool is_no_op = false;
-
-  bool is_teacher() const { return keeps.keeps_all(); }
 };
 
 /// The alternatives of a layer. The first of each is the teacher's own sub-block; if that is a no-op, it is the only

@@ -26,11 +26,6 @@ at::Tensor take_context_part(const at::Tensor& tensor, int64_t dim, int64_t inde
       dim);
 }
 
-at::Tensor join_context_parts(const std::vector<at::Tensor>& parts, int64_t dim) {
-  return parts.size() == 1 ? parts.front()
-                           : in_order_of_positions(at::cat(parts, dim), dim, static_cast<int64_t>(parts.size()));
-}
-
 at::Tensor in_order_of_positions(const at::Tensor& gathered, int64_t dim, int64_t ranks) {
   // Rank r holds chunks r and 2 R - 1 - r: first halves are in order of ranks, second halves in reverse.
   const auto halves = gathered.unflatten(dim, {ranks, 2, gathered.size(dim) / (2 * ranks)}).unbind(dim + 1);

@@ -5,8 +5,6 @@
 // causal attention grows with its number, so this balances the ranks.
 #pragma once
 
-#include <vector>
-
 #include "lehr/base/torch.h"
 
 namespace lehr::shard {
@@ -22,8 +20,6 @@ void check_context_parts(int64_t tokens, int64_t ranks);
 /// Returns the shard of rank `index` of `size` along `dim`, the positions of a sequence. With one rank it is the tensor
 /// itself. Throws as check_context_parts.
 at::Tensor take_context_part(const at::Tensor& tensor, int64_t dim, int64_t index, int64_t size);
-/// Joins the shards of all ranks, given in order of ranks: the inverse.
-at::Tensor join_context_parts(const std::vector<at::Tensor>& parts, int64_t dim);
 
 /// Reorders an all-gathered tensor, which has the ranks' shards one after another along `dim`, by position.
 at::Tensor in_order_of_positions(const at::Tensor& gathered, int64_t dim, int64_t ranks);

@@ -10,6 +10,7 @@
 #include "lehr/base/error.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/ops/autograd.h"
+#include "lehr/ops/chunked_loss.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/cuda.h"
 #include "lehr/ops/label_rows.h"
@@ -131,14 +132,9 @@ Sums sum_rows(
   return sums;
 }
 
-struct KlGradients {
-  at::Tensor hidden;  // partial
-  at::Tensor weight;
-};
-
-// The gradients for an incoming gradient of row_scale (n) of each token's loss. `logs` (3, n) are Sums::student,
-// teacher and unscaled.
-KlGradients gradients_of(
+// The gradients for an incoming gradient of row_scale (n) of each token's loss; that of hidden is partial. `logs` (3,
+// n) are Sums::student, teacher and unscaled.
+ops::HeadGradients gradients_of(
     const Heads& heads,
     const at::Tensor& own_rows,
     const at::Tensor& logs,
@@ -146,7 +142,7 @@ KlGradients gradients_of(
     const ops::LinearKlOptions& options,
     bool hidden_wanted,
     bool weight_wanted) {
-  KlGradients gradients{
+  ops::HeadGradients gradients{
       .hidden = hidden_wanted ? at::zeros_like(heads.hidden) : at::Tensor(),
       .weight = weight_wanted ? at::zeros_like(heads.weight) : at::Tensor()};
   if (heads.weight.size(0) == 0) {
@@ -194,7 +190,7 @@ struct VocabParallelKl : AutogradFunction<VocabParallelKl> {
     const at::Tensor own_rows = part->own_row_of(rows.labels);
     const Heads heads{rows.hidden, weight, selected(teacher.hidden, rows.index), teacher.weight};
     const Sums sums = sum_rows(heads, own_rows, *part, *group, 1 / options->temperature);
-    const at::Tensor judged = ops::cuda::on_gpu(labels) ? rows.labels : at::Tensor();
+    const at::Tensor gpu_labels = ops::cuda::on_gpu(labels) ? rows.labels : at::Tensor();
     ctx->save_for_backward(
         {hidden,
          weight,
@@ -203,13 +199,13 @@ struct VocabParallelKl : AutogradFunction<VocabParallelKl> {
          rows.index,
          own_rows,
          at::stack({sums.student, sums.teacher, sums.unscaled}),
-         judged});
+         gpu_labels});
     ctx->saved_data["vocabulary"] = part->size;
     ctx->saved_data["temperature"] = options->temperature;
     ctx->saved_data["kl_weight"] = options->kl_weight;
     ctx->saved_data["nll_weight"] = options->nll_weight;
     const auto all = [&](const at::Tensor& values) {
-      return ops::spread(as_labels_say(values, judged, part->size), rows.index, labels.size(0));
+      return ops::spread(masked_by_labels(values, gpu_labels, part->size), rows.index, labels.size(0));
     };
     const at::Tensor loss = options->kl_weight * sums.kl + options->nll_weight * sums.nll;
     const variable_list results{all(loss), all(sums.kl), all(sums.nll), all(sums.agrees)};
@@ -226,11 +222,11 @@ struct VocabParallelKl : AutogradFunction<VocabParallelKl> {
         .temperature = ctx->saved_data["temperature"].toDouble(),
         .kl_weight = ctx->saved_data["kl_weight"].toDouble(),
         .nll_weight = ctx->saved_data["nll_weight"].toDouble()};
-    KlGradients gradients = gradients_of(
+    ops::HeadGradients gradients = gradients_of(
         {selected(hidden, index), saved[1], selected(saved[2], index), saved[3]},
         saved[5],
         saved[6],
-        as_labels_say(selected(grads[0], index), saved[7], ctx->saved_data["vocabulary"].toInt()),
+        masked_by_labels(selected(grads[0], index), saved[7], ctx->saved_data["vocabulary"].toInt()),
         options,
         ctx->needs_input_grad(0),
         ctx->needs_input_grad(1));

@@ -6,6 +6,7 @@
 #include "lehr/meter/operator_profile.h"
 #include "lehr/meter/operator_watch.h"
 #include "lehr/ops/autograd.h"
+#include "lehr/ops/chunked_loss.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/cuda.h"
 #include "lehr/ops/label_rows.h"
@@ -64,12 +65,8 @@ RowSums sum_rows(const at::Tensor& hidden, const at::Tensor& weight, const at::T
   return {log_sum_exp - sums[1], log_sum_exp};
 }
 
-struct LossGradients {
-  at::Tensor hidden;  // partial
-  at::Tensor weight;
-};
-
-LossGradients gradients_of(
+// The gradients for an incoming gradient of row_scale (N); that of hidden is partial.
+ops::HeadGradients gradients_of(
     const at::Tensor& hidden,
     const at::Tensor& weight,
     const at::Tensor& own_rows,
@@ -77,7 +74,7 @@ LossGradients gradients_of(
     const at::Tensor& row_scale,
     bool hidden_wanted,
     bool weight_wanted) {
-  LossGradients gradients{
+  ops::HeadGradients gradients{
       .hidden = hidden_wanted ? at::zeros_like(hidden) : at::Tensor(),
       .weight = weight_wanted ? at::zeros_like(weight) : at::Tensor()};
   if (weight.size(0) == 0) {
@@ -112,10 +109,10 @@ struct VocabParallelLoss : AutogradFunction<VocabParallelLoss> {
     const ops::LabelRows rows = ops::loss_rows(hidden, labels, part->size, ignore_index);
     const at::Tensor own_rows = part->own_row_of(rows.labels);
     const RowSums sums = sum_rows(rows.hidden, weight, own_rows, *group);
-    const at::Tensor judged = ops::cuda::on_gpu(labels) ? rows.labels : at::Tensor();
-    ctx->save_for_backward({hidden, weight, rows.index, own_rows, sums.log_sum_exp, judged});
+    const at::Tensor gpu_labels = ops::cuda::on_gpu(labels) ? rows.labels : at::Tensor();
+    ctx->save_for_backward({hidden, weight, rows.index, own_rows, sums.log_sum_exp, gpu_labels});
     ctx->saved_data["vocabulary"] = part->size;
-    return ops::spread(as_labels_say(sums.losses, judged, part->size), rows.index, labels.size(0));
+    return ops::spread(masked_by_labels(sums.losses, gpu_labels, part->size), rows.index, labels.size(0));
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -124,9 +121,9 @@ struct VocabParallelLoss : AutogradFunction<VocabParallelLoss> {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &hidden = saved[0], &weight = saved[1], &index = saved[2];
     const bool all_count = !index.defined();
-    const at::Tensor row_scale = as_labels_say(
+    const at::Tensor row_scale = masked_by_labels(
         all_count ? grads[0] : grads[0].index_select(0, index), saved[5], ctx->saved_data["vocabulary"].toInt());
-    LossGradients gradients = gradients_of(
+    ops::HeadGradients gradients = gradients_of(
         all_count ? hidden : hidden.index_select(0, index),
         weight,
         saved[3],

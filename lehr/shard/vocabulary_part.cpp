@@ -34,7 +34,7 @@ at::Tensor VocabularyPart::own_row_of(const at::Tensor& labels) const {
   return own;
 }
 
-at::Tensor as_labels_say(const at::Tensor& numbers, const at::Tensor& labels, int64_t vocabulary) {
+at::Tensor masked_by_labels(const at::Tensor& numbers, const at::Tensor& labels, int64_t vocabulary) {
   if (!labels.defined()) {
     return numbers;
   }

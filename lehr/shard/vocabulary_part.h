@@ -27,6 +27,6 @@ constexpr int64_t kPartLogitsBytes = 64 << 20;
 
 /// Returns losses or gradients with 0 where the label is ignored, and NaN where it is outside the vocabulary. `labels`
 /// are those of ops::all_rows; if they are undefined, the host has read them, and nothing changes.
-at::Tensor as_labels_say(const at::Tensor& numbers, const at::Tensor& labels, int64_t vocabulary);
+at::Tensor masked_by_labels(const at::Tensor& numbers, const at::Tensor& labels, int64_t vocabulary);
 
 }  // namespace lehr::shard

@@ -258,12 +258,17 @@ void CheckpointStore::keep_latest(int64_t count, std::optional<int64_t> spare) {
 }
 
 std::string meant_checkpoint(const fs::path& folder) {
-  for (const fs::path& parent : {folder / "checkpoints", folder}) {
-    if (const auto latest = CheckpointStore(parent).latest()) {
-      return fmt::format("; did you mean the newest checkpoint in it, {}?", latest->path.string());
+  auto newest = CheckpointStore(folder).latest();
+  for (const fs::path& entry : entries_of(folder)) {
+    try {
+      const auto latest = CheckpointStore(entry).latest();
+      if (latest && (!newest || latest->step > newest->step)) {
+        newest = latest;
+      }
+    } catch (const Error&) {  // a file, or a folder that cannot be listed
     }
   }
-  return "";
+  return newest ? fmt::format("; did you mean the newest checkpoint in it, {}?", newest->path.string()) : "";
 }
 
 }  // namespace lehr::state

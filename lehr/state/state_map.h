@@ -105,8 +105,6 @@ StateMap identity(const std::vector<std::string>& names);
 StateMap rename(const std::string& source, const std::string& target);
 /// Renames all pairs (source, target).
 StateMap rename(const std::vector<std::pair<std::string, std::string>>& names);
-/// Maps the tensors of a child module: `parent`.name becomes name.
-StateMap select_child(const std::string& parent, const std::vector<std::string>& names);
 /// The following maps consist of the operation of that name in map_op.h.
 StateMap stack(const std::vector<std::string>& sources, const std::string& target, int64_t dim);
 StateMap unstack(const std::string& source, const std::vector<std::string>& targets, int64_t dim);

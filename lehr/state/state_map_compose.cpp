@@ -102,10 +102,6 @@ StateMap rename(const std::vector<std::pair<std::string, std::string>>& names) {
   return StateMap(std::move(inputs), {}, std::move(outputs), count);
 }
 
-StateMap select_child(const std::string& parent, const std::vector<std::string>& names) {
-  return identity(names).scope(parent + ".", "");
-}
-
 StateMap stack(const std::vector<std::string>& sources, const std::string& target, int64_t dim) {
   return leaf(Stack{dim}, sources, {target});
 }

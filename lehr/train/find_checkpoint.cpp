@@ -149,4 +149,11 @@ FoundCheckpoint find_checkpoint(
   return {};
 }
 
+int64_t newest_step(const state::CheckpointStore& store, const std::string& key, state::Coordinator& coordinator) {
+  return std::stoll(coordinator.from_main(key, [&] {
+    const auto latest = store.latest();
+    return std::to_string(latest ? latest->step : -1);
+  }));
+}
+
 }  // namespace lehr::train

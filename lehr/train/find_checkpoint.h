@@ -1,6 +1,7 @@
 // Selection of the checkpoint to resume from: the newest undamaged one.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -35,5 +36,9 @@ FoundCheckpoint find_checkpoint(
     state::Coordinator& coordinator,
     const std::optional<state::Checkpoint>& local = std::nullopt,
     const std::function<std::optional<std::string>()>& write_local = {});
+
+/// Returns the step of the newest complete checkpoint that the main rank sees in `store`; -1: none. All ranks must call
+/// it, with the same `key`.
+int64_t newest_step(const state::CheckpointStore& store, const std::string& key, state::Coordinator& coordinator);
 
 }  // namespace lehr::train

@@ -12,6 +12,7 @@
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
 #include "lehr/memory/granted_memory.h"
+#include "lehr/train/find_checkpoint.h"
 
 namespace lehr::train {
 
@@ -104,13 +105,9 @@ std::optional<state::Checkpoint> LocalCheckpoints::newest(const state::Checkpoin
     const auto step = parts_->newest();
     return step ? std::optional(state::Checkpoint{.step = *step, .path = store.path_of(*step)}) : std::nullopt;
   }
-  const int64_t step = std::stoll(coordinator_->from_main("local newest", [&] {
-    const auto found = before_.empty() ? std::nullopt : state::CheckpointStore(before_).latest();
-    return std::to_string(found ? found->step : -1);
-  }));
-  return step < 0
-             ? std::nullopt
-             : std::optional(state::Checkpoint{.step = step, .path = state::CheckpointStore(before_).path_of(step)});
+  const state::CheckpointStore found(before_);  // empty if there is no folder
+  const int64_t step = newest_step(found, "local newest", *coordinator_);
+  return step < 0 ? std::nullopt : std::optional(state::Checkpoint{.step = step, .path = found.path_of(step)});
 }
 
 std::function<std::optional<std::string>()> LocalCheckpoints::writer_to(state::CheckpointStore& store, bool contents) {

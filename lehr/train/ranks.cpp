@@ -146,6 +146,13 @@ void Ranks::sum_over_world(const at::Tensor& numbers) const {
   }
 }
 
+at::Tensor Ranks::gather(const std::vector<double>& numbers) const {
+  const at::Tensor rows = at::zeros({world_size(), std::ssize(numbers)}, at::kDouble);  // their sum has all rows
+  rows[context_ ? context_->rank() : 0].copy_(at::tensor(numbers, at::kDouble));
+  sum_over_world(rows);
+  return rows;
+}
+
 bool Ranks::counts_tokens() const {
   return !context_ || context_->index(mesh::axis::tp) == 0;
 }

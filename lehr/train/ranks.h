@@ -64,6 +64,8 @@ class Ranks {
   /// Sums over all ranks, in place and on the tensor's device: the host does not wait. If several ranks hold the same
   /// value, one of them must contribute it, and the others zeros.
   void sum_over_world(const at::Tensor& numbers) const;
+  /// Returns the `numbers` of all ranks as the rows of a float64 tensor, in rank order. Each rank has as many.
+  at::Tensor gather(const std::vector<double>& numbers) const;
   /// True if this rank contributes counts of its tokens: on the first rank of tensor parallelism.
   bool counts_tokens() const;
   /// True if it contributes counts of whole sequences: also only on the first rank of context parallelism.

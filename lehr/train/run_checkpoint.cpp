@@ -172,10 +172,7 @@ std::optional<std::filesystem::path> RunCheckpoints::find() {
 }
 
 int64_t RunCheckpoints::newest_on_disk() {
-  return std::stoll(coordinator_->from_main("newest", [this] {
-    const auto latest = store_->latest();
-    return std::to_string(latest ? latest->step : -1);
-  }));
+  return newest_step(*store_, "newest", *coordinator_);
 }
 
 RunCheckpoints::Continuation RunCheckpoints::check(const std::filesystem::path& folder, const ConfiguredRun& now) {

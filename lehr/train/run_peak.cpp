@@ -1,7 +1,6 @@
 #include "lehr/train/run_peak.h"
 
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -45,14 +44,10 @@ struct CpuOfRank {
 };
 
 // Returns the CPUs of all ranks.
-std::vector<CpuOfRank> gather(const CpuOfRank& mine, const Ranks& ranks) {
-  constexpr int64_t kNumbers = sizeof(CpuOfRank) / sizeof(double);
-  const int64_t rank = ranks.context() != nullptr ? ranks.context()->rank() : 0;
-  const at::Tensor numbers = at::zeros({ranks.world_size(), kNumbers}, at::kDouble);  // a sum gathers the rows
-  std::memcpy(numbers[rank].data_ptr(), &mine, sizeof(mine));
-  ranks.sum_over_world(numbers);
-  std::vector<CpuOfRank> all(static_cast<size_t>(ranks.world_size()));
-  std::memcpy(all.data(), numbers.const_data_ptr(), numbers.nbytes());
+std::vector<CpuOfRank> cpus_of(const Ranks& ranks, const CpuOfRank& mine) {
+  const at::Tensor rows = ranks.gather({mine.id, mine.threads, mine.cores, mine.flops_per_thread});
+  std::vector<CpuOfRank> all(static_cast<size_t>(rows.size(0)));
+  std::memcpy(all.data(), rows.const_data_ptr(), rows.nbytes());
   return all;
 }
 
@@ -92,7 +87,7 @@ double peak_flops_of_run(at::Device device, at::ScalarType dtype, const Ranks& r
       .threads = static_cast<double>(num_threads()),
       .cores = usable_cores(),
       .flops_per_thread = ops::register_peak_per_thread(dtype, kSeconds)};
-  return flops_of_ranks(gather(mine, ranks));
+  return flops_of_ranks(cpus_of(ranks, mine));
 }
 
 }  // namespace lehr::train

@@ -1,7 +1,5 @@
 #include "lehr/train/run_recompute.h"
 
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -17,16 +15,6 @@ namespace lehr::train {
 namespace {
 constexpr double kUsed = 0.9;  // the rest is not in the forecast: data, threads, fragments of the heap
 
-// Returns a row of numbers of each rank.
-at::Tensor gather(const Ranks& ranks, double first, double second) {
-  at::Tensor rows = at::zeros({ranks.world_size(), 2}, at::kDouble);  // a sum gathers them
-  const int64_t rank = ranks.context() != nullptr ? ranks.context()->rank() : 0;
-  rows[rank][0] = first;
-  rows[rank][1] = second;
-  ranks.sum_over_world(rows);
-  return rows;
-}
-
 // The memory of the rank that has least.
 struct Granted {
   double bytes = 0;
@@ -36,7 +24,7 @@ struct Granted {
 // Ranks on one machine have equal shares.
 Granted least_of_ranks(const Ranks& ranks, double mine) {
   const auto id = static_cast<double>(std::hash<std::string>{}(memory_domain()) >> 12);  // float64 holds it exactly
-  const at::Tensor rows = gather(ranks, id, mine);
+  const at::Tensor rows = ranks.gather({id, mine});
   const auto value = rows.accessor<double, 2>();
   std::map<double, double> ranks_of;
   for (int64_t rank = 0; rank < rows.size(0); ++rank) {
@@ -145,21 +133,20 @@ RunRecompute choose_for_run(Run& run, const RunEnvironment& environment) {
     return chooses ? usual(run, "the memory that the system grants is not known") : RunRecompute{};
   }
   RunRecompute made;
-  double index = 0;
+  int64_t index = 0;
   const auto& names = recompute_candidates();
   if (run.ranks.is_main()) {
     made = chooses ? choose(run, environment, granted) : keep(run, environment, granted);
     warn_of_memory(run, made.forecast, granted.bytes, chooses);
     const auto& taken = run.config.activation_checkpoint;
     const std::string name = taken.mode == "selective" ? taken.selective_ac_option : taken.mode;
-    index = static_cast<double>(std::find(names.begin(), names.end(), name) - names.begin());
+    index = std::find(names.begin(), names.end(), name) - names.begin();
   }
   if (!chooses) {
     return made;
   }
-  const at::Tensor sum = gather(run.ranks, index, 0).sum(0);
   run.config.activation_checkpoint =
-      RecomputeCandidate{.name = names.at(static_cast<size_t>(sum[0].item<double>())), .step = {}}.config();
+      RecomputeCandidate{.name = names.at(static_cast<size_t>(run.ranks.of_main(index))), .step = {}}.config();
   return made;
 }
 

@@ -83,7 +83,7 @@ std::vector<at::Tensor> StepGraph::take_gradients() const {
   return gradients;
 }
 
-StepGraph::Sums StepGraph::run_plainly(const Batch& batch, int64_t valid) {
+StepGraph::Sums StepGraph::run_eagerly(const Batch& batch, int64_t valid) {
   const at::Tensor& like = batch.begin()->second;
   return run_(batch, at::full({}, static_cast<double>(valid), like.options().dtype(at::kDouble)));
 }
@@ -148,11 +148,11 @@ StepGraph::Sums StepGraph::operator()(const Batch& batch, int64_t valid, bool on
     gradients.assign(made, shape.recorded->made().end());
   } else if (warms_up) {
     recorder_->warm_up([&] {
-      sums = run_plainly(batch, valid);
+      sums = run_eagerly(batch, valid);
       gradients = take_gradients();
     });
   } else {
-    sums = run_plainly(batch, valid);
+    sums = run_eagerly(batch, valid);
     gradients = take_gradients();
   }
   const at::NoGradGuard no_grad;

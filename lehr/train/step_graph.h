@@ -61,7 +61,7 @@ class StepGraph {
   at::Tensor lend(const at::Tensor& memory);
   void end_loans();
   std::vector<at::Tensor> take_gradients() const;
-  Sums run_plainly(const Batch& batch, int64_t valid);
+  Sums run_eagerly(const Batch& batch, int64_t valid);
   void record(Shape& shape, const Batch& batch);
 
   std::vector<nn::NamedParameter> parameters_;

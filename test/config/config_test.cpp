@@ -7,6 +7,7 @@
 #include "lehr/config/command_line.h"
 #include "lehr/config/json.h"
 #include "lehr/config/toml.h"
+#include "test/base/usage_error.h"
 
 namespace lehr {
 namespace {
@@ -86,13 +87,7 @@ Sample load(const std::string& text) {
 }
 
 std::string problem(const std::string& text) {
-  try {
-    load(text);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.exit_code(), 2);
-    return error.what();
-  }
-  return "accepted";
+  return error_of([&] { load(text); });
 }
 
 TEST(Config, ReadsEveryKindOfField) {

@@ -88,7 +88,12 @@ TEST(ChatTemplate, ReportsAFolderWithoutATemplate) {
     return usage_error_of([&] { load_chat_template(what, "", "tokenizer.path"); });
   };
   EXPECT_THAT(message(folder.path().string()), HasSubstr("the folder has no chat template"));
-  EXPECT_THAT(message("byte"), HasSubstr("tokenizer.path: the byte tokenizer has no chat template"));
+  EXPECT_THAT(
+      message("byte"),
+      HasSubstr("tokenizer.path: the byte tokenizer has no chat template; set tokenizer.chat_template to"));
+  EXPECT_THAT(
+      usage_error_of([] { load_chat_template("byte", "", "lehr generate --chat", "--chat-template"); }),
+      HasSubstr("lehr generate --chat: the byte tokenizer has no chat template; set --chat-template to"));
   EXPECT_THAT(message("no/such.jinja"), HasSubstr("no/such.jinja: no such file or folder"));
   write_file(folder / "tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "x"}]})");
   EXPECT_THAT(message(folder.path().string()), HasSubstr("no template with the name \"default\""));

@@ -207,9 +207,6 @@ TEST(BatchLoader, DataForLessThanOneStepIsAnError) {
 
 TEST(BatchLoader, InvalidPlansAreErrors) {
   EXPECT_THAT(
-      usage_error_of([] { batch_plan_of_rank(8, 0, 3); }),
-      HasSubstr("training.global_batch_size: 8 sequences cannot be shared evenly by 3 data-parallel ranks"));
-  EXPECT_THAT(
       usage_error_of([] { BatchLoader(mixed_dataset(), {.global_batch_size = 4, .first_row = 2, .num_rows = 3}); }),
       HasSubstr("sequences [2, 5) of a global batch of 4"));
 }

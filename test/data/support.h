@@ -1,4 +1,4 @@
-// Shared code of the tests of this folder: a byte tokenizer, a temporary folder, and error messages.
+// Shared code of the tests of this folder: a byte tokenizer, a temporary folder, error messages, and plans of batches.
 #pragma once
 
 #include <stdlib.h>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lehr/base/error.h"
+#include "lehr/data/loader.h"
 #include "lehr/data/token_stream.h"
 #include "lehr/data/tokenizer.h"
 
@@ -94,6 +95,12 @@ inline TokenStream stream_of(const std::vector<std::vector<int32_t>>& documents,
     buffer.append(document);
   }
   return buffer.take();
+}
+
+/// The plan of one of `num_ranks` data-parallel ranks, which share a global batch evenly, in order.
+inline BatchPlan batch_plan_of_rank(int64_t global_batch_size, int64_t rank, int64_t num_ranks, int64_t start = 0) {
+  const int64_t local = global_batch_size / num_ranks;
+  return {.global_batch_size = global_batch_size, .first_row = rank * local, .num_rows = local, .start = start};
 }
 
 inline std::filesystem::path repository(const std::string& path) {

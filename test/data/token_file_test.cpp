@@ -51,11 +51,11 @@ TEST(TokenFile, ReadsBackTheWrittenIdsInBothWidths) {
     const TokenFileInfo info = write(path, documents, vocab_size);
     expect_equal(open_token_file(path), documents);
     verify_token_file(path);
-    const TokenFileInfo again = read_token_file_info(path);
-    EXPECT_EQ(again.num_tokens, info.num_tokens);
-    EXPECT_EQ(again.max_id, info.max_id);
-    EXPECT_EQ(again.vocab_size, vocab_size);
-    EXPECT_EQ(again.tokenizer_fingerprint, 77U);
+    const TokenStream again = open_token_file(path);
+    EXPECT_EQ(again.num_tokens(), info.num_tokens);
+    EXPECT_EQ(again.max_id(), info.max_id);
+    EXPECT_EQ(again.vocab_size(), vocab_size);
+    EXPECT_EQ(again.tokenizer_fingerprint(), 77U);
     // two bytes per id as long as they suffice
     const auto width = vocab_size <= 65536 ? 2 : 4;
     EXPECT_EQ(

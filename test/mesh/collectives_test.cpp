@@ -127,7 +127,7 @@ TEST(Collectives, ARankThatThrowsEndsTheOthersWithItsMessage) {
         fail("rank 2 has had enough");
       }
       try {
-        context.wait_world();
+        context.world().barrier();
       } catch (const Error& error) {
         EXPECT_THAT(error.what(), HasSubstr("rank 2 has had enough"));
         ++others;

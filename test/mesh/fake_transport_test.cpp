@@ -24,7 +24,7 @@ TEST(FakeTransport, EveryRankHoldsTheTensorsOfThisRank) {
   const at::Tensor rows = all_to_all(x.view({4, 1}), shard, {3, 0, 1, 2}, {1, 1, 1, 1});
   EXPECT_EQ(rows.sizes(), (std::vector<int64_t>{6, 1}));
   EXPECT_TRUE(at::equal(rows.view(-1), at::tensor({0.0, 1.0, 2.0, 3.0, 0.0, 1.0}, at::kDouble)));
-  context.wait_world();
+  context.world().barrier();
 }
 
 TEST(FakeTransport, ThousandsOfRanksOnMetaCostNothingAndAreCounted) {

@@ -171,7 +171,7 @@ TEST(GlooTransport, ConnectsEveryAxisOfAMeshAndASecondMesh) {
       context.group(axis::tp).all_reduce(x);
       context.group(axis::dp_shard).all_reduce(x);
       EXPECT_EQ(x.item<double>(), 10.0);
-      context.wait_world();
+      context.world().barrier();
     }
   });
   EXPECT_THAT(problems, testing::Each(""));

@@ -15,6 +15,7 @@
 #include "lehr/mesh/distributed_context.h"
 #include "lehr/mesh/thread_backend.h"
 #include "lehr/mesh/thread_transport.h"
+#include "test/base/usage_error.h"
 
 namespace lehr::mesh {
 namespace {
@@ -315,7 +316,7 @@ TEST(NcclTransport, ACollectiveThatHangsOnTheDeviceIsReportedAndAborted) {
           EXPECT_NO_THROW(transport.check()) << "the host must go on";
           std::this_thread::sleep_for(milliseconds(2600));
         }
-        context.wait_world();
+        context.world().barrier();
       },
       milliseconds(1000));
   EXPECT_THAT(
@@ -371,21 +372,11 @@ TEST(NcclTransport, RanksOnTheCpuCommunicateWithoutTheirDevices) {
   EXPECT_THAT(devices.names(), testing::IsEmpty());
 }
 
-std::string problem_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "";
-}
-
 // If the build has the module, it is loaded: LibTorch's CUDA libraries load without a GPU, too. No machine has a GPU
 // number 99; where a rank sees exactly one GPU, that counts as its own (gpu_of_rank), and the rank looks for the
 // others.
 TEST(ConnectRanks, OnADeviceRefuseBuildsWithoutNcclAndRanksWithoutADevice) {
-  const std::string problem = problem_of([] {
+  const std::string problem = error_of([] {
     connect_ranks(
         {.launcher = "torchrun",
          .rank = 1,

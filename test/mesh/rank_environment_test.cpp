@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
+#include "test/base/usage_error.h"
 
 namespace lehr::mesh {
 namespace {
@@ -11,13 +12,7 @@ namespace {
 using testing::HasSubstr;
 
 std::string refusal(const Variables& variables) {
-  try {
-    read_rank_environment(variables);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "accepted";
+  return error_of([&] { read_rank_environment(variables); });
 }
 
 Variables torchrun(const Variables& more = {}) {

@@ -84,29 +84,12 @@ at::Tensor of_one_row(GatedDeltaNetImpl& block, const GatedDeltaNetParameters& p
   return at::cat(outputs, 1).matmul(block.out_proj->weight.t());
 }
 
-// Every sequence by itself.
-at::Tensor definition(
-    GatedDeltaNetImpl& block,
-    const GatedDeltaNetParameters& p,
-    const at::Tensor& x,
-    const std::vector<int64_t>& borders) {
-  std::vector<at::Tensor> rows;
-  for (int64_t row = 0; row < x.size(0); ++row) {
-    for (size_t i = 0; i + 1 < borders.size(); ++i) {
-      rows.push_back(of_one_row(block, p, x[row].slice(0, borders[i], borders[i + 1])));
-    }
-  }
-  return at::cat(rows).view(x.sizes());
-}
-
 TEST(GatedDeltaNet, EqualsItsDefinitionWithGradientsAndDocuments) {
   at::manual_seed(1);
   for (const auto& params : variants()) {
     auto block = made(GatedDeltaNet(params));
     test::expect_equal_to_definition_with_documents(
-        block, [&](const at::Tensor& input, const std::vector<int64_t>& borders) {
-          return definition(*block, params, input, borders);
-        });
+        block, [&](const at::Tensor& sequence) { return of_one_row(*block, params, sequence); });
   }
 }
 

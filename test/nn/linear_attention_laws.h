@@ -6,10 +6,19 @@
 
 namespace lehr::nn::test {
 
-/// Compares block(x) with definition(x, borders), where each row is one sequence and where it has four documents; their
-/// number of channels is 12.
+/// Compares block(x) with the definition of one sequence (T, 12), where each row is one and where it has four
+/// documents.
 template <class Holder, class Definition>
-void expect_equal_to_definition_with_documents(Holder& block, const Definition& definition) {
+void expect_equal_to_definition_with_documents(Holder& block, const Definition& of_sequence) {
+  const auto definition = [&](const at::Tensor& input, const std::vector<int64_t>& borders) {
+    std::vector<at::Tensor> sequences;
+    for (int64_t row = 0; row < input.size(0); ++row) {
+      for (size_t i = 0; i + 1 < borders.size(); ++i) {
+        sequences.push_back(of_sequence(input[row].slice(0, borders[i], borders[i + 1])));
+      }
+    }
+    return at::cat(sequences).view(input.sizes());
+  };
   const at::Tensor ids = at::tensor({0, 0, 0, 0, 0, 1, 2, 2, 2, 3, 3, 3, 3}).unsqueeze(0);
   const std::vector<int64_t> one{0, 13}, four{0, 5, 6, 9, 13};
   const at::Tensor x = at::randn({2, 13, 12}, at::kDouble);

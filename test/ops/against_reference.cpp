@@ -2,8 +2,10 @@
 
 namespace lehr::ops::test {
 
-std::vector<Arch> all_archs() {
-  return {Arch::generic, Arch::avx2, Arch::avx512, Arch::avx512_bf16, Arch::amx};
+std::vector<Arch> supported_archs() {
+  std::vector<Arch> archs{Arch::generic, Arch::avx2, Arch::avx512, Arch::avx512_bf16, Arch::amx};
+  std::erase_if(archs, [](Arch arch) { return arch > current_arch(); });
+  return archs;
 }
 
 std::vector<at::ScalarType> all_types() {

@@ -24,6 +24,7 @@
 #include "lehr/base/sanitizer.h"
 #include "lehr/ops/matmul/kernels.h"
 #include "lehr/ops/register_peak/kernels.h"
+#include "test/ops/against_reference.h"
 
 namespace lehr::ops {
 namespace {
@@ -32,10 +33,7 @@ namespace {
 // rounds. So the total of the sums tells how many there are. All these are exact in float32.
 template <class T>
 void expect_flops_of_the_multiply_adds_that_ran() {
-  for (Arch arch : {Arch::generic, Arch::avx2, Arch::avx512, Arch::avx512_bf16, Arch::amx}) {
-    if (arch > current_arch()) {
-      continue;
-    }
+  for (const Arch arch : test::supported_archs()) {
     const bool pairs = std::is_same_v<T, Bf16> && arch >= Arch::avx512_bf16;
     const bool tiles = pairs && arch == Arch::amx;
     const double terms = tiles ? 32 : (pairs ? 2 : 1);  // that one step adds to one sum

@@ -4,9 +4,9 @@
 #include <stdexcept>
 
 #include "lehr/base/autograd_function.h"
-#include "lehr/base/error.h"
 #include "lehr/ops/linear/linear.h"
 #include "lehr/ops/weight_gradients.h"
+#include "test/base/usage_error.h"
 #include "test/ops/gradients.h"
 
 namespace lehr::ops {
@@ -18,17 +18,6 @@ using testing::HasSubstr;
 
 at::Tensor leaf(at::IntArrayRef sizes) {
   return at::randn(sizes, at::kDouble).set_requires_grad(true);
-}
-
-template <class Body>
-std::string problem_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "";
 }
 
 TEST(WeightGradients, OfSeveralMicrobatchesMayRunInAnyOrder) {
@@ -154,11 +143,11 @@ TEST(WeightGradients, RefuseDgradAndWgradOutOfOrder) {
     return ops::linear(x, w).sum();
   };
   const at::Tensor output = forward();
-  EXPECT_THAT(problem_of([&] { wgrads->backward_weight(); }), HasSubstr("backward_weight() before backward_input()"));
+  EXPECT_THAT(error_of([&] { wgrads->backward_weight(); }), HasSubstr("backward_weight() before backward_input()"));
   wgrads->backward_input({output});
-  EXPECT_THAT(problem_of([&] { wgrads->backward_input({forward()}); }), HasSubstr("that had one already"));
+  EXPECT_THAT(error_of([&] { wgrads->backward_input({forward()}); }), HasSubstr("that had one already"));
   wgrads->backward_weight();
-  EXPECT_THAT(problem_of([&] { wgrads->backward_weight(); }), HasSubstr("of a micro-batch that has ended"));
+  EXPECT_THAT(error_of([&] { wgrads->backward_weight(); }), HasSubstr("of a micro-batch that has ended"));
 }
 
 TEST(WeightGradients, ReportAMissingWgrad) {
@@ -174,7 +163,7 @@ TEST(WeightGradients, ReportAMissingWgrad) {
     return wgrads;
   };
   run_dgrad();  // discarded without wgrad
-  EXPECT_THAT(problem_of(run_dgrad), HasSubstr("2 of an earlier micro-batch were never computed"));
+  EXPECT_THAT(error_of(run_dgrad), HasSubstr("2 of an earlier micro-batch were never computed"));
   run_dgrad()->backward_weight();  // reported only once
   run_dgrad()->discard();
   run_dgrad()->backward_weight();
@@ -201,7 +190,7 @@ TEST(WeightGradients, AreDiscardedIfABackwardFails) {
   }
   EXPECT_THROW(wgrads->backward_input({output}), std::runtime_error);
   EXPECT_EQ(wgrads->size(), 0U);
-  EXPECT_THAT(problem_of([&] { wgrads->backward_weight(); }), HasSubstr("that has ended"));
+  EXPECT_THAT(error_of([&] { wgrads->backward_weight(); }), HasSubstr("that has ended"));
 }
 
 }  // namespace

@@ -6,11 +6,13 @@
 #include <limits>
 
 #include "lehr/base/random.h"
+#include "test/ops/against_reference.h"
 #include "test/optim/support.h"
 
 namespace lehr::optim {
 namespace {
 using namespace testing_support;
+using ops::test::supported_archs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -37,17 +39,6 @@ at::Tensor rounded_by_reference(const at::Tensor& x, const RoundingNoise& noise)
   return y;
 }
 
-std::vector<ops::Arch> archs() {
-  std::vector<ops::Arch> list;
-  for (const auto arch :
-       {ops::Arch::generic, ops::Arch::avx2, ops::Arch::avx512, ops::Arch::avx512_bf16, ops::Arch::amx}) {
-    if (arch <= ops::current_arch()) {
-      list.push_back(arch);
-    }
-  }
-  return list;
-}
-
 // Expected are the words of Triton's tl.randint, which is Philox with the element's index as its counter.
 TEST(RoundingNoise, EqualsTritonForARawSeed) {
   EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0})[0], 0x6627e8d5U);
@@ -64,7 +55,7 @@ TEST(StochasticRounding, ProducesTheKnownBits) {
   const std::vector<float> numbers{
       1 + 0.3F / 128, -1 - 0.3F / 128, 3.14159F, 1e-8F, 100.003F, -2.7182818F, 0.1F, 65504.0F};
   const at::Tensor x = at::tensor(numbers);
-  for (const auto arch : archs()) {
+  for (const ops::Arch arch : supported_archs()) {
     const ops::ArchScope scope(arch);
     EXPECT_THAT(
         bits_of(rounded(x, raw_rounding_noise(kSeed))),
@@ -76,7 +67,7 @@ TEST(StochasticRounding, EqualsItsDefinitionOnEveryInstructionSet) {
   const at::Tensor x = at::linspace(-3, 5, 1003);
   for (const auto& noise : {rounding_noise(7, 3, "w"), raw_rounding_noise(uint64_t{1} << 40 | 5)}) {
     const auto expected = bits_of(rounded_by_reference(x, noise));
-    for (const auto arch : archs()) {
+    for (const ops::Arch arch : supported_archs()) {
       const ops::ArchScope scope(arch);
       EXPECT_EQ(bits_of(rounded(x, noise)), expected);
     }
@@ -244,7 +235,7 @@ TEST(StochasticAdamWStep, EqualsFloat64AndItsDefinition) {
                      n.lr * (m / (1 - std::pow(n.beta1, 3))) / ((v / (1 - std::pow(n.beta2, 3))).sqrt() + n.eps);
       const auto expected = some_tensors(grad, state);
       stochastic_adamw_reference_(expected, n, noise);
-      for (const auto arch : archs()) {
+      for (const ops::Arch arch : supported_archs()) {
         const ops::ArchScope scope(arch);
         const auto t = some_tensors(grad, state);
         stochastic_adamw_(t, n, noise);

@@ -4,18 +4,13 @@
 
 #include "lehr/base/error.h"
 #include "lehr/pipeline/program.h"
+#include "test/base/usage_error.h"
 
 namespace lehr::pipeline {
 namespace {
 
 std::string message_of(const std::string& text) {
-  try {
-    parse_program(text);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "no error";
+  return error_of([&] { parse_program(text); });
 }
 
 TEST(Actions, HaveATextFormThatReadsBack) {
@@ -54,12 +49,6 @@ TEST(Programs, HaveATextFormThatReadsBack) {
 TEST(Programs, AreInferenceIfTheyReceiveNoGradients) {
   EXPECT_FALSE(parse_program("0F0 0SEND_F0\n1RECV_F0 1F0").has_backward());
   EXPECT_TRUE(parse_program("0F0 0RECV_B0\n1F0").has_backward());
-}
-
-TEST(Programs, ReduceToTheirForwardsForValidation) {
-  const Program program = forward_only(parse_program("0F0 0F1|0B0 0B1\n1F0 1B0 1F1 1B1"));
-  EXPECT_EQ(to_text(program), "0F0 0F1\n1F0 1F1\n");
-  EXPECT_FALSE(program.has_backward());
 }
 
 TEST(Programs, ErrorsNameTheInvalidEntry) {

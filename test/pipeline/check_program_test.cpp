@@ -2,9 +2,9 @@
 
 #include <gmock/gmock.h>
 
-#include "lehr/base/error.h"
 #include "lehr/pipeline/communication.h"
 #include "lehr/pipeline/schedules.h"
+#include "test/base/usage_error.h"
 
 namespace lehr::pipeline {
 namespace {
@@ -12,19 +12,8 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-template <class Function>
-std::string message_of(Function function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "no error";
-}
-
 std::string refusal(const Program& program) {
-  return message_of([&] { check_program(program); });
+  return error_of([&] { check_program(program); });
 }
 std::string refusal(const char* text) {
   return refusal(parse_program(text));
@@ -142,7 +131,7 @@ TEST(CheckProgram, RefusesEverySingleMistake) {
 TEST(AddCommunication, NamesTheRanksOfADeadlock) {
   const Program program = parse_program("0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1");
   EXPECT_THAT(
-      message_of([&] { add_communication(program); }),
+      error_of([&] { add_communication(program); }),
       HasSubstr(
           "rank 0 at entry 1, 0B0, waits for 1B0, entry 2 of rank 1; rank 1 at entry 1, 1F1, waits for 0F1, entry 2 "
           "of rank 0"));
@@ -150,7 +139,7 @@ TEST(AddCommunication, NamesTheRanksOfADeadlock) {
 
 TEST(AddCommunication, RefusesAProgramThatHasCommunication) {
   EXPECT_THAT(
-      message_of([] { add_communication(parse_program("0F0 0SEND_F0\n1RECV_F0 1F0")); }),
+      error_of([] { add_communication(parse_program("0F0 0SEND_F0\n1RECV_F0 1F0")); }),
       HasSubstr("it has communication already"));
 }
 

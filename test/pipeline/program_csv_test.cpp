@@ -8,6 +8,7 @@
 #include "lehr/base/file.h"
 #include "lehr/pipeline/communication.h"
 #include "lehr/pipeline/schedules.h"
+#include "test/base/usage_error.h"
 
 namespace lehr::pipeline {
 namespace {
@@ -15,13 +16,7 @@ namespace {
 using testing::HasSubstr;
 
 std::string csv_refusal(std::string_view csv) {
-  try {
-    program_from_csv(csv, "my.csv");
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "no error";
+  return error_of([&] { program_from_csv(csv, "my.csv"); });
 }
 
 TEST(ProgramCsv, ReadsBackWhatItWrites) {

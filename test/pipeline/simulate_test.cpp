@@ -5,11 +5,11 @@
 
 #include <cmath>
 
-#include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/pipeline/check_program.h"
 #include "lehr/pipeline/communication.h"
 #include "lehr/pipeline/schedules.h"
+#include "test/base/usage_error.h"
 
 namespace lehr::pipeline {
 namespace {
@@ -29,13 +29,7 @@ double bubble(
 }
 
 std::string refusal(const Program& program, const PipelineCosts& costs) {
-  try {
-    simulate(program, costs);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "no error";
+  return error_of([&] { simulate(program, costs); });
 }
 
 TEST(Simulate, TimesTwoRanksAsComputedByHand) {

@@ -15,6 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::Each;
 using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -51,7 +52,6 @@ TEST_F(Untrusted, ASoundFolderHasNoFindings) {
   write("chat_template.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}");
   const UntrustedReport report = look();
   EXPECT_THAT(report.findings, IsEmpty());
-  EXPECT_FALSE(report.has_danger());
   EXPECT_EQ(report.num_files, 5);
   EXPECT_GT(report.num_tensors, 0);
   EXPECT_GT(report.num_bytes, static_cast<int64_t>(fs::file_size(kModel / "model.safetensors")));
@@ -63,7 +63,7 @@ TEST_F(Untrusted, SaysWhichFoldersItDoesNotLookInto) {
   const UntrustedReport report = look();
   EXPECT_THAT(report.findings, finds(false, ".git", "not examined"));
   EXPECT_THAT(report.findings, finds(false, "data/.cache", "not examined"));
-  EXPECT_FALSE(report.has_danger());
+  EXPECT_THAT(report.findings, Each(Field(&Finding::danger, false)));
 }
 
 TEST_F(Untrusted, FindsFilesThatOtherProgramsExecute) {
@@ -150,7 +150,7 @@ TEST_F(Untrusted, WhatLehrLacksIsANoteAndNoDanger) {
   write("config.json", R"({"model_type": "whisper"})");
   const UntrustedReport report = look();
   EXPECT_THAT(report.findings, finds(false, "config.json", "whisper"));
-  EXPECT_FALSE(report.has_danger());
+  EXPECT_THAT(report.findings, Each(Field(&Finding::danger, false)));
   EXPECT_THROW(look_at_untrusted(folder_.path() / "none", families()), Error);
 }
 

@@ -27,7 +27,8 @@ def holds(what, condition):
 
 
 # --- help ------------------------------------------------------------------------------------------------------------
-commands = ["train", "plan", "eval", "score", "generate", "verify", "merge", "inspect", "convert", "score", "prune", "search", "tokenize", "metrics"]
+commands = ["train", "plan", "eval", "score", "generate", "verify", "merge", "inspect", "convert", "prune", "search",
+            "tokenize", "metrics", "launch"]
 overview = run("--help")
 holds("--help names every command", all(f"  {command} " in overview for command in commands))
 for command in commands:

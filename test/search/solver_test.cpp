@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <random>
 
 #include "lehr/base/error.h"
@@ -86,6 +88,62 @@ size_t distance(const std::vector<size_t>& a, const std::vector<size_t>& b) {
     different += a[i] != b[i] ? 1 : 0;
   }
   return different;
+}
+
+// A partial assignment: the choice of the last group, and the point of the frontier before it.
+struct Point {
+  double cost = 0;
+  double loss = 0;
+  size_t option = 0;
+  size_t before = 0;
+};
+
+// Drops points that another one beats in cost and loss.
+void keep_frontier(std::vector<Point>& points) {
+  std::sort(points.begin(), points.end(), [](const Point& a, const Point& b) {
+    return a.cost < b.cost || (a.cost == b.cost && a.loss < b.loss);
+  });
+  double best = std::numeric_limits<double>::infinity();
+  std::erase_if(points, [&](const Point& point) {
+    const bool beaten = point.loss >= best;
+    best = std::min(best, point.loss);
+    return beaten;
+  });
+}
+
+// The best assignment under a single budget with at_most, by merging the Pareto frontiers of the groups: exact, and
+// independent of CBC. Unset if none is feasible.
+std::optional<Assignment> exact_for_one_budget(const SolverProblem& problem) {
+  const double limit = problem.budgets.at(0).at_most.value() * (1 + kBudgetTolerance);
+  std::vector<std::vector<Point>> frontiers{{{.cost = problem.budgets[0].fixed}}};
+  for (const SolverGroup& group : problem.groups) {
+    std::vector<Point> next;
+    const std::vector<Point>& last = frontiers.back();
+    for (size_t before = 0; before < last.size(); ++before) {
+      for (size_t option = 0; option < group.options.size(); ++option) {
+        next.push_back(
+            {.cost = last[before].cost + group.options[option].costs[0],
+             .loss = last[before].loss + group.options[option].loss,
+             .option = option,
+             .before = before});
+      }
+    }
+    keep_frontier(next);
+    frontiers.push_back(std::move(next));
+  }
+  const std::vector<Point>& last = frontiers.back();
+  // Ascending cost, descending loss: the last one within the limit is the best.
+  const auto above = std::find_if(last.begin(), last.end(), [&](const Point& point) { return point.cost > limit; });
+  if (above == last.begin()) {
+    return std::nullopt;
+  }
+  std::vector<size_t> chosen(problem.groups.size());
+  size_t at = static_cast<size_t>(above - last.begin()) - 1;
+  for (size_t group = problem.groups.size(); group > 0; --group) {
+    chosen[group - 1] = frontiers[group][at].option;
+    at = frontiers[group][at].before;
+  }
+  return evaluate(problem, std::move(chosen));
 }
 
 // CBC works with the losses scaled to 1e5 and finds improvements above 1e-5 of that unit.

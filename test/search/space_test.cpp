@@ -139,7 +139,7 @@ TEST(Space, HasWindowsWithAllKVHeadsAndWithFewerIfTheyAreListed) {
   EXPECT_EQ(std::get<AttentionSubblock>(space[0].attention[2].block.attention), (AttentionSubblock{4, 16}));
   EXPECT_EQ(std::get<AttentionSubblock>(space[0].attention[4].block.attention), (AttentionSubblock{1, 64}));
   EXPECT_EQ(space[0].attention[4].keeps.kv_heads, space[0].attention[3].keeps.kv_heads);
-  EXPECT_FALSE(space[0].attention[1].is_teacher());
+  EXPECT_FALSE(space[0].attention[1].keeps.keeps_all());
   EXPECT_THAT(names(space[1].attention), ElementsAre("teacher")) << "no attention";
   Choice choice = teacher_choice(space);
   choice.attention = {5, 0};

@@ -6,6 +6,7 @@
 #include "lehr/base/error.h"
 #include "lehr/mesh/fake_transport.h"
 #include "lehr/shard/fully_shard.h"
+#include "test/base/usage_error.h"
 #include "tiny_stack.h"
 
 namespace lehr::shard {
@@ -335,24 +336,13 @@ TEST(FullyShard, ShardsExpertsOverTheRanksThatHoldTheSameOnes) {
   }
 }
 
-template <class Body>
-std::string problem_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "";
-}
-
 TEST(FullyShard, RefusesUnitsThatDoNotFitTheModel) {
   on_mesh({}, [](mesh::DistributedContext& context) {
     const auto problem = [&](const StackOptions& options, const auto& change) {
       Stack model(options);
       auto units = model.units();
       change(model, units);
-      return problem_of([&] { fully_shard(context, model, units, {}); });
+      return error_of([&] { fully_shard(context, model, units, {}); });
     };
     EXPECT_THAT(
         problem({}, [](Stack&, auto& units) { units.pop_back(); }),
@@ -374,14 +364,10 @@ TEST(FullyShard, RefusesUnitsThatDoNotFitTheModel) {
         HasSubstr("unit norm: reads a weight of unit embeddings and head; put tied weights into one unit"));
     Stack model({});
     FullySharded sharded = fully_shard(context, model, model.units(), kDouble);
-    EXPECT_THAT(
-        problem_of([&] {
-          model.embed(at::zeros({1, 1}, at::kLong));
-        }),
-        HasSubstr("call nn::materialize first"));
+    EXPECT_THAT(error_of([&] { model.embed(at::zeros({1, 1}, at::kLong)); }), HasSubstr("call nn::materialize first"));
     nn::materialize(model, at::kCPU, at::kDouble);
-    EXPECT_THAT(problem_of([&] { model.embed(at::zeros({1, 1}, at::kLong)); }), HasSubstr("call begin_step() first"));
-    EXPECT_THAT(problem_of([&] { sharded.finish_backward(); }), HasSubstr("call begin_step() first"));
+    EXPECT_THAT(error_of([&] { model.embed(at::zeros({1, 1}, at::kLong)); }), HasSubstr("call begin_step() first"));
+    EXPECT_THAT(error_of([&] { sharded.finish_backward(); }), HasSubstr("call begin_step() first"));
   });
 }
 

@@ -154,6 +154,20 @@ TEST(CheckpointStore, KeepsTheLatestAndTheNewestSave) {
   EXPECT_THAT(hidden_entries(folder.path()), IsEmpty());
 }
 
+TEST(MeantCheckpoint, IsTheNewestInAFolderOfAnyNameInThatOfTheRun) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(meant_checkpoint(folder.path()), "");
+  write_bytes(folder.path() / "config.toml", "");  // a file, which is no folder of checkpoints
+  EXPECT_EQ(meant_checkpoint(folder.path()), "");
+  for (const char* name : {"saved/step-3", "saved/step-20", "other/step-7"}) {
+    fs::create_directories(folder.path() / name);
+  }
+  const std::string newest = (folder.path() / "saved/step-20").string();
+  for (const fs::path& given : {folder.path(), folder.path() / "saved"}) {
+    EXPECT_EQ(meant_checkpoint(given), "; did you mean the newest checkpoint in it, " + newest + "?");
+  }
+}
+
 TEST(CheckpointContents, RefusesInvalidAndDuplicateNames) {
   const auto refusal = [](std::vector<std::pair<std::string, std::string>> texts) {
     return error_of([&] { check({.step = 1, .weights = {{.tensors = {}}}, .texts = std::move(texts)}); });

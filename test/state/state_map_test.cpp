@@ -44,7 +44,7 @@ Names operations_of(const StateMap& map) {
 TEST(StateMap, LeavesListTheirInputsAndOutputs) {
   EXPECT_THAT(groups_of(identity({"a", "b"})), ElementsAre("a -> a", "b -> b"));
   EXPECT_THAT(groups_of(rename("a", "b")), ElementsAre("a -> b"));
-  EXPECT_THAT(groups_of(select_child("model", {"x", "y"})), ElementsAre("model.x -> x", "model.y -> y"));
+  EXPECT_THAT(groups_of(identity({"x", "y"}).scope("model.", "")), ElementsAre("model.x -> x", "model.y -> y"));
   EXPECT_THAT(groups_of(stack({"a", "b"}, "c", 0)), ElementsAre("a b -> c"));
   EXPECT_THAT(groups_of(split("c", {"a", "b"}, 1, {2, 3})), ElementsAre("c -> a b"));
   EXPECT_THAT(groups_of(tie("a", {"b", "c"})), ElementsAre("a -> b c"));

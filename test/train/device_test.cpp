@@ -5,22 +5,12 @@
 
 #include <cstdlib>
 
-#include "lehr/base/error.h"
+#include "test/base/usage_error.h"
 
 namespace lehr::train {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "accepted";
-}
 
 TEST(CublasWorkspace, IsSetUnlessTheUserChoseADeterministicOne) {
   EXPECT_EQ(cublas_workspace(nullptr), ":4096:8");
@@ -29,7 +19,7 @@ TEST(CublasWorkspace, IsSetUnlessTheUserChoseADeterministicOne) {
   EXPECT_EQ(cublas_workspace(":16:8"), std::nullopt);
   for (const char* const other : {":0:0", ":4096:2", ":4096:8:16:8", "4096"}) {
     EXPECT_THAT(
-        refusal([&] { cublas_workspace(other); }),
+        error_of([&] { cublas_workspace(other); }),
         HasSubstr(fmt::format("debug.deterministic: CUBLAS_WORKSPACE_CONFIG is '{}'", other)));
   }
 }
@@ -71,7 +61,7 @@ TEST(CublasWorkspace, IsSetForDeterministicRunsThatMayComputeOnAGpu) {
   EXPECT_NO_THROW(require_deterministic_cublas());
   workspace.set(std::nullopt);
   EXPECT_THAT(
-      refusal([] { require_deterministic_cublas(); }),
+      error_of([] { require_deterministic_cublas(); }),
       HasSubstr("CUBLAS_WORKSPACE_CONFIG is not set, so cuBLAS need not give the same bits twice; set it to :4096:8"));
 }
 
@@ -84,7 +74,7 @@ TEST(ChooseRankDevice, ReportsWhyARankHasNoGpu) {
   if (automatic.device.is_cpu()) {
     EXPECT_NE(automatic.why_cpu, "");
     EXPECT_EQ(
-        refusal([&] { choose_rank_device("cuda", rank); }),
+        error_of([&] { choose_rank_device("cuda", rank); }),
         "training.device: a GPU was requested, but " + automatic.why_cpu);
   } else {
     EXPECT_EQ(automatic.why_cpu, "");

@@ -3,9 +3,9 @@
 
 #include <gmock/gmock.h>
 
-#include "lehr/base/error.h"
 #include "lehr/metric/metrics_log.h"
 #include "lehr/nn/float8.h"
+#include "test/base/usage_error.h"
 #include "test/train/support.h"
 
 namespace lehr::train {
@@ -35,16 +35,6 @@ TrainConfig expert_run(const std::filesystem::path& folder, const Overrides& mor
       {"float8.moe_fqns", R"(['.*\.grouped_experts\..*'])"}};
   overrides.insert(overrides.end(), more.begin(), more.end());
   return float8_run(folder, overrides);
-}
-
-std::string problem_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "";
 }
 
 // The change of each parameter in a run of one step. With plain SGD that is its gradient times the learning rate.
@@ -242,7 +232,7 @@ TEST(Float8Run, ConvertsTheExpertsThatAreNamed) {
 TEST(Float8Run, RefusesInvalidSettings) {
   const Folder folder;
   const auto start = [&](const Overrides& overrides) {
-    return problem_of([&] { testing::train(float8_run(folder.path(), overrides)); });
+    return error_of([&] { testing::train(float8_run(folder.path(), overrides)); });
   };
   EXPECT_THAT(
       start({{"float8.exclude", R"([".*down_porj"])"}}),
@@ -263,7 +253,7 @@ TEST(Float8Run, RefusesInvalidSettings) {
   EXPECT_THAT(
       start({{"float8.moe_fqns", "['a', '(']"}}), HasSubstr("float8.moe_fqns.1: \"(\" is not a regular expression"));
   const auto start_experts = [&](const Overrides& overrides) {
-    return problem_of([&] { testing::train(expert_run(folder.path(), overrides)); });
+    return error_of([&] { testing::train(expert_run(folder.path(), overrides)); });
   };
   EXPECT_THAT(
       start_experts({{"float8.moe_fqns", "['experts']"}}),

@@ -2,8 +2,6 @@
 
 #include <gmock/gmock.h>
 
-#include <fstream>
-
 #include "lehr/base/error.h"
 #include "lehr/train/trainer.h"
 #include "test/train/support.h"
@@ -12,6 +10,7 @@ namespace lehr::train {
 namespace {
 using testing::checkpoint;
 using testing::expect_same_bits;
+using testing::flip_last_bit;
 using testing::Folder;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -75,13 +74,6 @@ fs::path local_checkpoint(const fs::path& folder, int64_t step) {
   return starts.at(0) / ("step-" + std::to_string(step));
 }
 
-void damage(const fs::path& file) {
-  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekg(-1, std::ios::end);
-  const int last = stream.get();
-  stream.seekp(-1, std::ios::end).put(static_cast<char>(last ^ 1));
-}
-
 TEST(LocalCheckpoints, ARunThatDiedContinuesFromTheLastStepAndEndsWithTheBitsOfAnUndisturbedOne) {
   const Folder whole;
   const Folder parts;
@@ -128,7 +120,7 @@ TEST(LocalCheckpoints, ADamagedOneIsNotUsed) {
   const Folder folder;
   const auto config = local_run(folder.path());
   train_until(config, 9);
-  damage(local_checkpoint(folder.path(), 8) / "model.safetensors");
+  flip_last_bit(local_checkpoint(folder.path(), 8) / "model.safetensors");
   const Trained trained = train_until(config, 7);
   EXPECT_EQ(trained.first, 6);
   EXPECT_THAT(trained.log, HasSubstr("model.safetensors"));
@@ -144,7 +136,7 @@ TEST(LocalCheckpoints, ReplaceADamagedCheckpointOfTheSameOrALaterStep) {
     if (step == 11) {
       fs::rename(checkpoint(config, 10), checkpoint(config, 11));
     }
-    damage(checkpoint(config, step) / "model.safetensors");
+    flip_last_bit(checkpoint(config, step) / "model.safetensors");
     const Trained trained = train_until(config, 12);
     EXPECT_EQ(trained.first, 11);
     EXPECT_THAT(trained.log, HasSubstr(".damaged, and the run resumes from step 10"));

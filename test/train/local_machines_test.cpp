@@ -14,6 +14,7 @@ namespace lehr::train {
 namespace {
 using testing::checkpoint;
 using testing::expect_same_bits;
+using testing::flip_last_bit;
 using testing::Folder;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -122,13 +123,6 @@ class RunOnMachines {
   Folder folder_;
   TrainConfig config_;
 };
-
-void flip_last_bit(const fs::path& file) {
-  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekg(-1, std::ios::end);
-  const int last = stream.get();
-  stream.seekp(-1, std::ios::end).put(static_cast<char>(last ^ 1));
-}
 
 TEST(LocalCheckpointsOnMachines, ARunThatLosesAnyMachineContinuesFromTheLastStepWithTheSameBits) {
   for (const MachineOfRank& machines : {MachineOfRank{0, 0, 1, 1}, MachineOfRank{0, 0, 1, 2}}) {

@@ -6,6 +6,7 @@
 #include "lehr/metric/metrics_log.h"
 #include "lehr/optim/sgd.h"
 #include "lehr/state/weights.h"
+#include "test/base/usage_error.h"
 #include "test/train/support.h"
 
 namespace lehr::train {
@@ -35,13 +36,7 @@ std::map<std::string, at::Tensor> tensors(const TrainConfig& config, int64_t ste
 
 std::string refusal(const Overrides& overrides) {
   const Folder folder;
-  try {
-    train(tiny_run(folder.path(), overrides));
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "accepted";
+  return error_of([&] { train(tiny_run(folder.path(), overrides)); });
 }
 
 class Optimizers : public ::testing::TestWithParam<Case> {};

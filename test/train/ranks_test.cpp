@@ -1,4 +1,4 @@
-// The ends of sequences, which a rank computes before its batch is copied to a device.
+// The ends of sequences, which a rank computes before its batch is copied to a device, and numbers of all ranks.
 #include "lehr/train/ranks.h"
 
 #include <gtest/gtest.h>
@@ -33,6 +33,10 @@ TEST(Ranks, ComputeNoEndsForSequencesOfOneDocument) {
   const Batch batch = Ranks().positions_of({{"input_ids", tokens}, {"labels", tokens}, {"position_ids", tokens}});
   EXPECT_EQ(batch.count("sequence_ends"), 0U);
   EXPECT_FALSE(CausalLMTask().build_forward_inputs(batch).attention_mask.sequence_ends.defined());
+}
+
+TEST(Ranks, GatherARowOfNumbersOfEach) {
+  EXPECT_TRUE(at::equal(Ranks().gather({0.1, 2}), at::tensor({0.1, 2.0}, at::kDouble).unsqueeze(0)));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "test/train/support.h"
 
+#include <fstream>
+
 namespace lehr::train::testing {
 
 TrainSpecs specs() {
@@ -110,6 +112,13 @@ void expect_same_bits(const std::map<std::string, at::Tensor>& a, const std::map
   for (const auto& [name, tensor] : a) {
     EXPECT_TRUE(at::equal(tensor, b.at(name))) << name;
   }
+}
+
+void flip_last_bit(const std::filesystem::path& file) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(-1, std::ios::end);
+  const int last = stream.get();
+  stream.seekp(-1, std::ios::end).put(static_cast<char>(last ^ 1));
 }
 
 std::filesystem::path checkpoint(const TrainConfig& config, int64_t step) {

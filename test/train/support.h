@@ -75,6 +75,8 @@ std::map<std::string, at::Tensor> tensors(const std::filesystem::path& folder, c
 
 void expect_same_bits(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b);
 
+void flip_last_bit(const std::filesystem::path& file);
+
 /// The folder of a step's checkpoint.
 std::filesystem::path checkpoint(const TrainConfig& config, int64_t step);
 

@@ -1,4 +1,4 @@
-// The autograd function of grouped matmuls: group by group with ops/matmul/matmul.h, or ATen's grouped matmul on a GPU.
+// The autograd function of grouped matmuls, in the tensors' dtype or in float8.
 #include "lehr/ops/grouped_linear/grouped_linear.h"
 
 #include "lehr/base/autograd_function.h"
@@ -17,6 +17,7 @@ namespace lehr::ops {
 namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+using Holder = c10::intrusive_ptr<torch::CustomClassHolder>;
 
 struct GroupedLinear : AutogradFunction<GroupedLinear> {
   static at::Tensor forward(
@@ -24,23 +25,27 @@ struct GroupedLinear : AutogradFunction<GroupedLinear> {
       const at::Tensor& input,
       const at::Tensor& weight,
       const at::Tensor& ends,
-      const std::optional<at::Tensor>& bias) {
+      const std::optional<at::Tensor>& bias,
+      const Holder& matmuls) {
     const at::Tensor added = bias.value_or(at::Tensor());
     ctx->save_for_backward({save_operand(ctx, "input", input, weight), weight, ends, added});
+    ctx->saved_data["matmuls"] = c10::IValue::make_capsule(matmuls);
     note_weight_gradients(ctx, weight);
-    return product_of_groups(input, weight, ends, added);
+    return saved_object<GroupMatmuls>(ctx, "matmuls")->product(input, weight, ends, added);
   }
 
   static at::Tensor recompute(AutogradContext* ctx) {
-    const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear_again");
+    const auto matmuls = saved_object<GroupMatmuls>(ctx, "matmuls");
+    const OperatorScope scope(OperatorKind::matmul, matmuls->names().recompute);
     const Recomputed counted;
     const auto saved = ctx->get_saved_variables();
-    return product_of_groups(saved_or_recomputed(ctx, "input", saved[0]), saved[1], saved[2], saved[3]);
+    return matmuls->product(saved_or_recomputed(ctx, "input", saved[0]), saved[1], saved[2], saved[3]);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear_backward");
-    refuse_double_backward("grouped_linear");
+    const auto matmuls = saved_object<GroupMatmuls>(ctx, "matmuls");
+    const OperatorScope scope(OperatorKind::matmul, matmuls->names().backward);
+    refuse_double_backward(matmuls->names().op);
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& weight = saved[1];
     const at::Tensor& ends = saved[2];
@@ -48,19 +53,37 @@ struct GroupedLinear : AutogradFunction<GroupedLinear> {
     at::Tensor grad_input;
     at::Tensor grad_weight;
     if (ctx->needs_input_grad(0)) {
-      grad_input = input_gradient_of_groups(grad, weight, ends);
+      grad_input = matmuls->input_gradient(grad, weight, ends);
     }
     if (ctx->needs_input_grad(1)) {
       const at::Tensor input = saved_or_recomputed(ctx, "input", saved[0]);
-      grad_weight =
-          weight_gradient(ctx, weight, [grad, input, ends] { return weight_gradient_of_groups(grad, input, ends); });
+      grad_weight = weight_gradient(
+          ctx, weight, [grad, input, ends, matmuls] { return matmuls->weight_gradient(grad, input, ends); });
     }
     const at::Tensor grad_bias =
         saved[3].defined() && ctx->needs_input_grad(3) ? bias_gradient_of_groups(grad, ends) : at::Tensor();
-    return {grad_input, grad_weight, at::Tensor(), grad_bias};
+    return {grad_input, grad_weight, at::Tensor(), grad_bias, at::Tensor()};
   }
 };
+
+bool differentiates(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
+  return will_differentiate(input, weight) || (bias.defined() && will_differentiate(bias));
+}
 }  // namespace
+
+at::Tensor grouped_linear_by(
+    const c10::intrusive_ptr<GroupMatmuls>& matmuls,
+    const at::Tensor& input,
+    const at::Tensor& weight,
+    const at::Tensor& ends,
+    const at::Tensor& bias) {
+  const at::Tensor read = cuda::multiplies_groups(input) || ends.is_meta() ? ends : ends.cpu();
+  if (!differentiates(input, weight, bias)) {
+    return matmuls->product(input, weight, read, bias);
+  }
+  const std::optional<at::Tensor> added = bias.defined() ? std::optional(bias) : std::nullopt;
+  return recomputable_matmul<GroupedLinear>(GroupedLinear::apply(input, weight, read, added, Holder(matmuls)));
+}
 
 at::Tensor grouped_linear(
     const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias) {
@@ -73,17 +96,12 @@ at::Tensor grouped_linear(
   }
   const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear");
   check_grouped_linear("grouped_linear", input, weight, ends, bias);
-  const bool differentiated = will_differentiate(input, weight) || (bias.defined() && will_differentiate(bias));
   const bool in_halves = weight.requires_grad() && WeightGradients::current() != nullptr;
-  const bool own_backward = in_halves || (differentiated && RecomputeMatmuls::on());
-  const bool on_device = cuda::multiplies_groups(input);
-  if (!input.is_cpu() && !runs_on_meta(input) && !on_device && !own_backward) {
+  const bool own_backward = in_halves || (RecomputeMatmuls::on() && differentiates(input, weight, bias));
+  if (!input.is_cpu() && !runs_on_meta(input) && !cuda::multiplies_groups(input) && !own_backward) {
     return grouped_linear_reference(input, weight, ends, bias);
   }
-  const std::optional<at::Tensor> added = bias.defined() ? std::optional(bias) : std::nullopt;
-  const at::Tensor read = on_device || ends.is_meta() ? ends : ends.cpu();
-  return differentiated ? recomputable_matmul<GroupedLinear>(GroupedLinear::apply(input, weight, read, added))
-                        : product_of_groups(input, weight, read, bias);
+  return grouped_linear_by(c10::make_intrusive<GroupMatmuls>(), input, weight, ends, bias);
 }
 
 }  // namespace lehr::ops

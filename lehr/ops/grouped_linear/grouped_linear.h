@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lehr/base/torch.h"
+#include "lehr/ops/grouped_linear/groups.h"
 
 namespace lehr::ops {
 
@@ -17,6 +18,14 @@ namespace lehr::ops {
 /// `ends` and calls one matmul per group, so train experts in bfloat16 (training.mixed_precision_param).
 at::Tensor grouped_linear(
     const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias = {});
+
+/// The same by the `matmuls` of any precision, for arguments that check_grouped_linear accepts.
+at::Tensor grouped_linear_by(
+    const c10::intrusive_ptr<GroupMatmuls>& matmuls,
+    const at::Tensor& input,
+    const at::Tensor& weight,
+    const at::Tensor& ends,
+    const at::Tensor& bias);
 
 /// The definition: one ATen matmul per group.
 at::Tensor grouped_linear_reference(

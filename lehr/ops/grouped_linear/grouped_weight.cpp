@@ -36,11 +36,6 @@ struct Handed : torch::CustomClassHolder {
   std::vector<Operands> parts;
 };
 
-template <class T>
-c10::intrusive_ptr<T> held(const AutogradContext& ctx, const char* key) {
-  return c10::static_intrusive_pointer_cast<T>(ctx.saved_data.at(key).toCapsule());
-}
-
 at::Tensor gradient_of(const std::vector<Operands>& parts, int64_t groups) {
   std::vector<at::Tensor> gradients;
   int64_t covered = 0;
@@ -66,7 +61,7 @@ struct Weight : AutogradFunction<Weight> {
   static variable_list backward(AutogradContext* ctx, const variable_list& /*grads*/) {
     const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_weight_backward");
     refuse_double_backward("grouped_weight");
-    std::vector<Operands> parts = std::exchange(held<Handed>(*ctx, "handed")->parts, {});
+    std::vector<Operands> parts = std::exchange(saved_object<Handed>(ctx, "handed")->parts, {});
     std::sort(parts.begin(), parts.end(), [](const Operands& a, const Operands& b) { return a.first < b.first; });
     const at::Tensor weight = ctx->get_saved_variables().front();
     const int64_t groups = weight.size(0);
@@ -90,7 +85,8 @@ struct Product : AutogradFunction<Product> {
     ctx->saved_data["first"] = first;
     ctx->saved_data["handed"] = c10::IValue::make_capsule(handed);
     ctx->saved_data["matmuls"] = c10::IValue::make_capsule(matmuls);
-    return held<GroupMatmuls>(*ctx, "matmuls")->product(input, weight.narrow(0, first, ends.size(0)), ends, added);
+    return saved_object<GroupMatmuls>(ctx, "matmuls")
+        ->product(input, weight.narrow(0, first, ends.size(0)), ends, added);
   }
 
   static at::Tensor recompute(AutogradContext* ctx) {
@@ -99,7 +95,7 @@ struct Product : AutogradFunction<Product> {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor weight = saved[1].narrow(0, ctx->saved_data["first"].toInt(), saved[2].size(0));
     const at::Tensor input = saved_or_recomputed(ctx, "input", saved[0]);
-    return held<GroupMatmuls>(*ctx, "matmuls")->product(input, weight, saved[2], saved[3]);
+    return saved_object<GroupMatmuls>(ctx, "matmuls")->product(input, weight, saved[2], saved[3]);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -109,13 +105,13 @@ struct Product : AutogradFunction<Product> {
     const at::Tensor& ends = saved[2];
     const int64_t first = ctx->saved_data["first"].toInt();
     const at::Tensor grad = grads[0].contiguous();
-    const auto matmuls = held<GroupMatmuls>(*ctx, "matmuls");
+    const auto matmuls = saved_object<GroupMatmuls>(ctx, "matmuls");
     at::Tensor grad_input;
     if (ctx->needs_input_grad(0)) {
       grad_input = matmuls->input_gradient(grad, saved[1].detach().narrow(0, first, ends.size(0)), ends);
     }
     if (ctx->needs_input_grad(1)) {
-      const auto handed = held<Handed>(*ctx, "handed");
+      const auto handed = saved_object<Handed>(ctx, "handed");
       Operands operands{first, grad, saved_or_recomputed(ctx, "input", saved[0]), ends, matmuls};
       const std::lock_guard lock(handed->mutex);
       handed->parts.push_back(std::move(operands));

@@ -40,8 +40,8 @@ void check_grouped_linear(
       shape_of(bias));
 }
 
-at::Tensor product_of_groups(
-    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias) {
+at::Tensor GroupMatmuls::product(
+    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias) const {
   if (cuda::multiplies_groups(input)) {
     const at::Tensor output = cuda::grouped_product(input, weight, ends);
     return bias.defined() ? cuda::add_group_bias_(output, bias, ends) : output;
@@ -57,7 +57,8 @@ at::Tensor product_of_groups(
   return output;
 }
 
-at::Tensor input_gradient_of_groups(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends) {
+at::Tensor GroupMatmuls::input_gradient(
+    const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends) const {
   if (cuda::multiplies_groups(grad)) {
     return cuda::grouped_input_gradient(grad, weight, ends);
   }
@@ -68,7 +69,8 @@ at::Tensor input_gradient_of_groups(const at::Tensor& grad, const at::Tensor& we
   return gradient;
 }
 
-at::Tensor weight_gradient_of_groups(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends) {
+at::Tensor GroupMatmuls::weight_gradient(
+    const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends) const {
   if (cuda::multiplies_groups(grad)) {
     return cuda::grouped_weight_gradient(grad, input, ends);
   }
@@ -88,21 +90,6 @@ at::Tensor bias_gradient_of_groups(const at::Tensor& grad, const at::Tensor& end
     at::sum_out(row, grad.narrow(0, first, count), 0);
   });
   return gradient;
-}
-
-at::Tensor GroupMatmuls::product(
-    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias) const {
-  return product_of_groups(input, weight, ends, bias);
-}
-
-at::Tensor GroupMatmuls::input_gradient(
-    const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends) const {
-  return input_gradient_of_groups(grad, weight, ends);
-}
-
-at::Tensor GroupMatmuls::weight_gradient(
-    const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends) const {
-  return weight_gradient_of_groups(grad, input, ends);
 }
 
 }  // namespace lehr::ops

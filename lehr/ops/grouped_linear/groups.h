@@ -6,12 +6,27 @@
 
 namespace lehr::ops {
 
-/// The matmuls of a grouped linear layer in one precision: those below, or those in float8
-/// (ops/grouped_linear_float8/grouped_linear_float8.h). The weight's gradient must not depend on other groups.
+/// The matmuls of a grouped linear layer in one precision: those in the tensors' dtype, or those in float8
+/// (ops/grouped_linear_float8/grouped_linear_float8.h). `ends` are on the host unless the device multiplies groups
+/// (cuda.h).
 struct GroupMatmuls : torch::CustomClassHolder {
+  /// Literals, for errors and traces.
+  struct Names {
+    const char* op;
+    const char* recompute;
+    const char* backward;
+  };
+  virtual Names names() const {
+    return {"grouped_linear", "lehr::grouped_linear_again", "lehr::grouped_linear_backward"};
+  }
+
+  /// Returns the output of ops/grouped_linear/grouped_linear.h.
   virtual at::Tensor product(
       const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias) const;
+  /// Returns the input's gradient (N, in), for grad (N, out).
   virtual at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends) const;
+  /// Returns the weight's gradient (G, out, in): for each group, its rows of grad (N, out) transposed times its rows of
+  /// the input (N, in). It must not depend on other groups.
   virtual at::Tensor weight_gradient(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends) const;
 };
 
@@ -46,17 +61,8 @@ void for_each_group(const at::Tensor& ends, int64_t rows, Work work) {
   }
 }
 
-/// Returns the output of ops/grouped_linear/grouped_linear.h, whose `ends` are on the host unless the device multiplies
-/// groups (cuda.h).
-at::Tensor product_of_groups(
-    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias);
-/// Returns the input's gradient (N, in), for grad (N, out).
-at::Tensor input_gradient_of_groups(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends);
-/// Returns the weight's gradient (G, out, in): for each group, its rows of grad (N, out) transposed times its rows of
-/// the input (N, in).
-at::Tensor weight_gradient_of_groups(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends);
-/// The same, where `product(gradient[g], group, first row, rows)` sets the gradient of a group that is not empty. Not
-/// on a GPU.
+/// Returns the weight's gradient, where `product(gradient[g], group, first row, rows)` sets the gradient of a group
+/// that is not empty. Not on a GPU.
 template <class Product>
 at::Tensor weight_gradient_of_groups(
     const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends, Product product) {

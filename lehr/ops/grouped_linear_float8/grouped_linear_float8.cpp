@@ -1,13 +1,10 @@
-// The autograd function of grouped matmuls in float8: group by group with ops/matmul/matmul.h, or ATen's scaled grouped
-// matmul on a GPU.
+// Grouped matmuls in float8: group by group with ops/matmul/matmul.h, or ATen's scaled grouped matmul on a GPU.
 #include "lehr/ops/grouped_linear_float8/grouped_linear_float8.h"
 
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 
-#include "lehr/base/autograd_function.h"
 #include "lehr/meter/on_meta.h"
-#include "lehr/meter/operation_meter.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/meter/operator_watch.h"
 #include "lehr/ops/autograd.h"
@@ -17,18 +14,11 @@
 #include "lehr/ops/grouped_linear/groups.h"
 #include "lehr/ops/grouped_linear_float8/cuda.h"
 #include "lehr/ops/matmul/matmul.h"
-#include "lehr/ops/recompute.h"
-#include "lehr/ops/weight_gradients.h"
 
 namespace lehr::ops {
 
 namespace {
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 using Maximum = Float8Split::Maximum;
-using Holder = c10::intrusive_ptr<torch::CustomClassHolder>;
-
-constexpr const char* kMatmuls = "matmuls";
 
 void check_on_device(const at::Tensor& input, const at::Tensor& weight) {
   const bool on_device = cuda::multiplies_groups(input);
@@ -111,8 +101,13 @@ at::Tensor float8_weight_gradient(
       });
 }
 
+// Autograd saves the operands unrounded, because the gradients need other scales.
 struct Float8Matmuls : GroupMatmuls {
   explicit Float8Matmuls(Float8Recipe one) : recipe(one), split(Float8SplitScope::current()) {}
+
+  Names names() const override {
+    return {"grouped_linear_float8", "lehr::grouped_linear_float8_again", "lehr::grouped_linear_float8_backward"};
+  }
 
   at::Tensor product(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias)
       const override {
@@ -124,62 +119,11 @@ struct Float8Matmuls : GroupMatmuls {
   at::Tensor weight_gradient(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends) const override {
     return recipe == Float8Recipe::rowwise
                ? float8_weight_gradient(grad, input, ends, split ? split->tokens : Maximum())
-               : weight_gradient_of_groups(grad, input, ends);
+               : GroupMatmuls::weight_gradient(grad, input, ends);
   }
 
   Float8Recipe recipe;
   c10::intrusive_ptr<Float8Split> split;
-};
-
-c10::intrusive_ptr<GroupMatmuls> matmuls_of(AutogradContext* ctx) {
-  return c10::static_intrusive_pointer_cast<GroupMatmuls>(ctx->saved_data[kMatmuls].toCapsule());
-}
-
-struct GroupedLinearFloat8 : AutogradFunction<GroupedLinearFloat8> {
-  // Saves the operands unrounded, because the gradients need other scales.
-  static at::Tensor forward(
-      AutogradContext* ctx,
-      const at::Tensor& input,
-      const at::Tensor& weight,
-      const at::Tensor& ends,
-      const std::optional<at::Tensor>& bias,
-      const Holder& matmuls) {
-    const at::Tensor added = bias.value_or(at::Tensor());
-    ctx->save_for_backward({save_operand(ctx, "input", input, weight), weight, ends, added});
-    ctx->saved_data[kMatmuls] = c10::IValue::make_capsule(matmuls);
-    note_weight_gradients(ctx, weight);
-    return matmuls_of(ctx)->product(input, weight, ends, added);
-  }
-
-  static at::Tensor recompute(AutogradContext* ctx) {
-    const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear_float8_again");
-    const Recomputed counted;
-    const auto saved = ctx->get_saved_variables();
-    return matmuls_of(ctx)->product(saved_or_recomputed(ctx, "input", saved[0]), saved[1], saved[2], saved[3]);
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear_float8_backward");
-    refuse_double_backward("grouped_linear_float8");
-    const auto saved = ctx->get_saved_variables();
-    const at::Tensor& weight = saved[1];
-    const at::Tensor& ends = saved[2];
-    const at::Tensor grad = grads[0].contiguous();
-    const auto matmuls = matmuls_of(ctx);
-    at::Tensor grad_input;
-    at::Tensor grad_weight;
-    if (ctx->needs_input_grad(0)) {
-      grad_input = matmuls->input_gradient(grad, weight, ends);
-    }
-    if (ctx->needs_input_grad(1)) {
-      const at::Tensor input = saved_or_recomputed(ctx, "input", saved[0]);
-      grad_weight = weight_gradient(
-          ctx, weight, [grad, input, ends, matmuls] { return matmuls->weight_gradient(grad, input, ends); });
-    }
-    const at::Tensor grad_bias =
-        saved[3].defined() && ctx->needs_input_grad(3) ? bias_gradient_of_groups(grad, ends) : at::Tensor();
-    return {grad_input, grad_weight, at::Tensor(), grad_bias, at::Tensor()};
-  }
 };
 }  // namespace
 
@@ -198,13 +142,7 @@ at::Tensor grouped_linear_float8(
   }
   const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear_float8");
   check_grouped_linear("grouped_linear_float8", input, weight, ends, bias);
-  const bool differentiated = will_differentiate(input, weight) || (bias.defined() && will_differentiate(bias));
-  const std::optional<at::Tensor> added = bias.defined() ? std::optional(bias) : std::nullopt;
-  const at::Tensor read = cuda::multiplies_groups(input) || ends.is_meta() ? ends : ends.cpu();
-  const auto matmuls = float8_group_matmuls(recipe);
-  return differentiated ? recomputable_matmul<GroupedLinearFloat8>(
-                              GroupedLinearFloat8::apply(input, weight, read, added, Holder(matmuls)))
-                        : matmuls->product(input, weight, read, bias);
+  return grouped_linear_by(float8_group_matmuls(recipe), input, weight, ends, bias);
 }
 
 void require_grouped_float8(at::Device device, at::ScalarType type, const char* subject) {

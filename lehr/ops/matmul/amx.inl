@@ -50,13 +50,9 @@ void pack_tile(const GemmOperand& operand, const Bf16* x, int64_t k, int64_t cou
   }
 }
 
-int64_t padded_words(int64_t depth) {
-  return (depth + kPair * kTileSide - 1) / (kPair * kTileSide) * kTileSide;
-}
-
 void pack_tiles(const GemmOperand& operand, bool is_b, float* to, int64_t first, int64_t last) {
   const auto within = [](int64_t count, int64_t most) { return count < 0 ? 0 : (count < most ? count : most); };
-  const int64_t words = padded_words(operand.depth);
+  const int64_t words = operand.words;
   for (int64_t panel = first; panel < last; ++panel) {
     const int64_t start = panel * kTileBlock;
     const Bf16* x = static_cast<const Bf16*>(operand.elements) + start * operand.across;

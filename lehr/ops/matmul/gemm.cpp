@@ -110,12 +110,12 @@ class Product {
   void multiply(int64_t row, int64_t column, int64_t at, bool pack_b) {
     const int64_t rows = std::min(rows_, a_.size(0) - row);
     const int64_t columns = std::min(columns_, b_.size(1) - column);
-    const int64_t depth = std::min(depth_, a_.size(1) - at);
+    const int64_t depth = std::min(depth_, a_.size(1) - at), words = words_of(depth);
     float* const a_panels = panels_of_a(row, at);
     float* const b_panels = panels_.mutable_data_ptr<float>() + b_at_;
     const bool pack_a = column == 0 || !keeps_a_;
-    const GemmOperand a{element(a_, row, at), a_.stride(0), a_.stride(1), pack_a ? rows : 0, depth};
-    const GemmOperand b{element(b_, at, column), b_.stride(1), b_.stride(0), pack_b ? columns : 0, depth};
+    const GemmOperand a{element(a_, row, at), a_.stride(0), a_.stride(1), pack_a ? rows : 0, depth, words};
+    const GemmOperand b{element(b_, at, column), b_.stride(1), b_.stride(0), pack_b ? columns : 0, depth, words};
     constexpr int64_t kShares = 256;             // each is 1/256 of a and of b, so threads get equal work
     constexpr int64_t kWorthAThread = 16 << 10;  // minimum number of elements to pack per thread
     const int64_t of_a = ceil_div(a.count, kernels_.rows), of_b = ceil_div(b.count, kernels_.columns);
@@ -134,7 +134,7 @@ class Product {
         .b = b_panels,
         .rows = rows,
         .columns = columns,
-        .depth = words_of(depth),
+        .depth = words,
         .from = at > 0 ? sums : (add_ ? result : GemmPlace{}),
         .to = at + depth < a_.size(1) ? sums : result};
     const int64_t units = ceil_div(rows, kernels_.unit_rows) * ceil_div(columns, kernels_.columns);

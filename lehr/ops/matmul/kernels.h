@@ -6,10 +6,10 @@
 namespace lehr::ops {
 
 /// An operand of a GEMM: `count` rows of a, or columns of b, with stride `across`. Each has `depth` elements with
-/// stride `along`.
+/// stride `along`, which are packed into `words` words.
 struct GemmOperand {
   const void* elements;
-  int64_t across, along, count, depth;
+  int64_t across, along, count, depth, words;
 };
 
 /// A row-major matrix of float32 or bfloat16.

@@ -170,13 +170,12 @@ void pack_panel(const T* x, int64_t across, int64_t along, int64_t count, int64_
 
 template <class T, int64_t kPerWord>
 void gemm_pack(const GemmOperand& operand, bool is_b, float* to, int64_t first, int64_t last) {
-  const int64_t words = (operand.depth + kPerWord - 1) / kPerWord;
   const int64_t width = is_b ? kGemmColumns : kGemmRows;
   for (int64_t panel = first; panel < last; ++panel) {
     const int64_t start = panel * width;
     const int64_t count = operand.count - start < width ? operand.count - start : width;
     const T* x = static_cast<const T*>(operand.elements) + start * operand.across;
-    float* out = to + start * words;
+    float* out = to + start * operand.words;
     if (is_b) {
       pack_panel<kGemmColumns, kPerWord>(x, operand.across, operand.along, count, operand.depth, out);
     } else {
