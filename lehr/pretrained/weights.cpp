@@ -3,9 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <regex>
 
 #include "lehr/base/error.h"
+#include "lehr/base/name_pattern.h"
 #include "lehr/base/random.h"
 #include "lehr/descriptor/text_config.h"
 #include "lehr/pretrained/expected_surplus.h"
@@ -76,17 +76,16 @@ state::TensorSpecs parameter_specs(const nn::Module& model) {
 }
 
 namespace {
-bool matches_any(const std::string& name, const std::vector<std::regex>& patterns) {
-  return std::any_of(
-      patterns.begin(), patterns.end(), [&](const auto& pattern) { return std::regex_match(name, pattern); });
+bool matches_any(const std::string& name, const std::vector<NamePattern>& patterns) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const auto& pattern) { return pattern.matches(name); });
 }
 
-std::vector<std::regex> patterns_of(
+std::vector<NamePattern> patterns_of(
     const LoadRules& rules, const std::vector<std::string>& wanted, const state::WeightReader& reader) {
-  std::vector<std::regex> patterns;
+  std::vector<NamePattern> patterns;
   for (const std::string& text : rules.exclude) {
-    const std::regex& pattern = patterns.emplace_back(text);
-    const auto matches = [&](const std::string& name) { return std::regex_match(name, pattern); };
+    const NamePattern& pattern = patterns.emplace_back(text);
+    const auto matches = [&](const std::string& name) { return pattern.matches(name); };
     require(
         std::any_of(wanted.begin(), wanted.end(), matches) ||
             std::any_of(reader.names().begin(), reader.names().end(), matches),
