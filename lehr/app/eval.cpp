@@ -21,7 +21,11 @@ struct EvalOptions {
   bool train_data = false;
   void fields(FieldVisitor& v) {
     v.optional("model", model, "Folder of a model or of adapters; unset: the newest checkpoint of the config's run.");
-    v.optional("train_data", train_data, "Evaluate one pass over the training data instead of the held-out data.");
+    v.optional(
+        "train_data",
+        train_data,
+        "Evaluate one pass over the training data instead of the held-out data; of both, at most validation.steps "
+        "batches.");
   }
 };
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "lehr/app/command.h"
+#include "lehr/app/model_and_data.h"
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
 #include "lehr/config/command_line.h"
@@ -118,6 +119,8 @@ void generate_on(
   const train::Ranks ranks = ranks_of(config.parallelism, transport);
   const at::Device device = train::choose_device(options.device, transport);
   const auto folder = pretrained::ModelFolder::open(options.model, specs.families());
+  Logger log("", !ranks.is_main());
+  warn_of_another_base(folder, log);
   const auto& shape = folder.args;
   require(
       shape->head() == descriptor::Head::causal_lm,

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "lehr/app/command.h"
+#include "lehr/app/model_and_data.h"
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
 #include "lehr/base/value_of.h"
@@ -12,6 +13,7 @@
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/inject.h"
 #include "lehr/pretrained/save_model.h"
+#include "lehr/state/checkpoint.h"
 #include "lehr/state/dtype.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/train_spec.h"
@@ -58,10 +60,13 @@ at::ScalarType type_of(const MergeOptions& options, const state::WeightReader& b
 void merge(const MergeOptions& options, const descriptor::ModelFamilies& families) {
   require(
       peft::is_adapter_folder(options.adapter),
-      "lehr merge: --adapter: {} holds no adapter (adapter_config.json)",
-      options.adapter);
+      "lehr merge: --adapter: {} holds no adapter (adapter_config.json){}",
+      options.adapter,
+      state::meant_checkpoint(options.adapter));
   require(!fs::exists(options.output), "lehr merge: --output: {} exists already; name a new folder", options.output);
   const auto folder = pretrained::ModelFolder::open(options.adapter, families, options.model.value_or(""));
+  Logger log;
+  warn_of_another_base(folder, log);
   const at::ScalarType type = type_of(options, state::WeightReader(folder.base));
   const auto model = folder.load(at::kCPU, type == at::kDouble ? at::kDouble : at::kFloat);
   const int64_t merged = peft::merge_peft(*model);
@@ -77,7 +82,6 @@ void merge(const MergeOptions& options, const descriptor::ModelFamilies& familie
            state::torch_name(type)),
        .max_shard_bytes = options.max_shard_size_mb * 1000 * 1000,
        .copies = pretrained::files_beside(folder)});
-  Logger log;
   log.info(
       "{}: {} adapters merged into {}, in {}", options.output, merged, folder.base.string(), state::torch_name(type));
 }

@@ -2,8 +2,12 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
+#include "lehr/data/tokenize_corpus.h"
+#include "lehr/pretrained/weights.h"
 #include "lehr/state/checkpoint.h"
+#include "lehr/state/weights.h"
 #include "lehr/train/builders.h"
+#include "lehr/train/run_state.h"
 
 namespace lehr::app {
 
@@ -20,6 +24,19 @@ std::filesystem::path folder_of_model(
   return given ? *given : ranks.from_main("the newest checkpoint", [&] { return newest_checkpoint(config).string(); });
 }
 
+void warn_of_another_base(const pretrained::ModelFolder& model, Logger& log) {
+  if (!model.has_adapters() || !std::filesystem::exists(model.path / train::kRunStateFile)) {
+    return;
+  }
+  const std::string trained_on = train::read_run_state(model.path).base_fingerprint;
+  if (!trained_on.empty() && trained_on != pretrained::weights_fingerprint(state::WeightReader(model.base))) {
+    log.warn(
+        "{}: has other weights, or another dtype, than the base that the adapters in {} were trained on",
+        model.base.string(),
+        model.path.string());
+  }
+}
+
 ModelAndData open_model_and_data(
     const train::TrainConfig& config,
     const std::filesystem::path& folder,
@@ -27,6 +44,7 @@ ModelAndData open_model_and_data(
     Logger& log) {
   ModelAndData opened;
   opened.model = pretrained::ModelFolder::open(folder, families);
+  warn_of_another_base(opened.model, log);
   const auto& shape = opened.model.args;
   require(
       config.training.seq_len <= shape->max_position_ids(),
@@ -43,6 +61,11 @@ ModelAndData open_model_and_data(
       train::name_of(task));
   opened.tokenizer = data::load_tokenizer(
       config.tokenizer.path.empty() ? opened.model.tokenizer_folder().string() : config.tokenizer.path);
+  const auto own = opened.model.tokenizer_folder();
+  const std::string& used = config.tokenizer.path;
+  if (!used.empty() && used != own && data::has_other_tokenizer(own, *opened.tokenizer)) {
+    log.warn("tokenizer.path: {} gives other ids than the tokenizer of the model, in {}", used, own.string());
+  }
   opened.data = train::open_run_data(
       config, *opened.tokenizer, shape->vocab_size(), [&](const std::string& text) { log.info("{}", text); });
   opened.task = train::build_task(config);

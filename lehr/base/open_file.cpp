@@ -144,7 +144,8 @@ fs::path path_beneath(const fs::path& folder, const fs::path& name) {
   require(
       !leads_out(folder, name),
       "{}: is a link out of its folder, or into a loop, and is not followed: a downloaded folder could make any file "
-      "of this machine part of a model; replace it by the file, or set LEHR_FOLLOW_LINKS=1 if you created the link",
+      "of this machine part of a model or of its data; replace it by the file, or set LEHR_FOLLOW_LINKS=1 if you "
+      "created the link",
       path.string());
   return path;
 }

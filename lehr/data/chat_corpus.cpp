@@ -84,6 +84,7 @@ TokenStream read_conversations(
       buffer.append(conversation.ids, conversation.learned);
     }
   }
+  require(kept + dropped + without_answer > 0, "{}: holds no conversation", dataset.path);
   require(
       kept > 0,
       "{}: no conversation is left to train on: {} are longer than training.seq_len = {}, {} have no token of an "

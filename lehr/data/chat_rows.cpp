@@ -90,20 +90,37 @@ class ChatRowReader::File::OneList : public File {
     while (position_ < text_.size() && kBlank.find(text_[position_]) != std::string_view::npos) {
       step(1);
     }
-    if (done_ || (text_.substr(position_, 1) == "]" && first_)) {
+    if (!done_ && first_ && position_ < text_.size() && text_[position_] == ']') {
+      step(1);
+      finish();
+    }
+    if (done_) {
       return std::nullopt;
     }
     const int64_t line = line_;
     const size_t end = element_end();
     require(end < text_.size(), "{}:{}: the list is not terminated", name_, line);
     ChatRow row{.text = text_.substr(position_, end - position_), .file = name_, .line = line};
-    done_ = text_[end] == ']';
+    const bool last = text_[end] == ']';
     first_ = false;
     step(end + 1 - position_);
+    if (last) {
+      finish();
+    }
     return row;
   }
 
  private:
+  /// What follows the list would otherwise be left out without a word: a second list in a concatenated file, say.
+  void finish() {
+    done_ = true;
+    const size_t rest = text_.find_first_not_of(kBlank, position_);
+    if (rest != std::string::npos) {
+      step(rest - position_);
+      fail("{}:{}: the list ends before this; a file holds one list, or JSON lines", name_, line_);
+    }
+  }
+
   void step(size_t count) {
     const auto begin = text_.begin() + static_cast<std::ptrdiff_t>(position_);
     line_ += std::count(begin, begin + static_cast<std::ptrdiff_t>(count), '\n');

@@ -36,6 +36,11 @@ void check(const ChatJson& conversation) {
   for (size_t i = 0; i < messages.size(); ++i) {
     const ChatJson& message = messages[i];
     require(
+        !message.is_object() || message.contains("role") || !message.contains("from"),
+        "messages[{}]: expected \"role\" and \"content\", found \"from\" and \"value\" (ShareGPT); rename them, and "
+        "the roles \"human\" and \"gpt\" to \"user\" and \"assistant\"",
+        i);
+    require(
         message.is_object() && message.contains("role") && message["role"].is_string(),
         "messages[{}]: expected an object with \"role\" and \"content\"",
         i);
@@ -52,6 +57,11 @@ void check(const ChatJson& conversation) {
         i,
         type_of(message, "content"));
     require(
+        is_missing(message, "weight") || message["weight"] == 0 || message["weight"] == 1,
+        "messages[{}].weight: expected 0 (no labels) or 1, found {}",
+        i,
+        message.contains("weight") ? message["weight"].dump() : "");
+    require(
         !is_missing(message, "content") || !is_missing(message, "tool_calls"),
         "messages[{}]: has neither \"content\" nor \"tool_calls\"",
         i);
@@ -67,6 +77,37 @@ void check(const ChatJson& conversation) {
       is_missing(conversation, "chat_template_kwargs") || conversation["chat_template_kwargs"].is_object(),
       "chat_template_kwargs: expected an object, found {}",
       type_of(conversation, "chat_template_kwargs"));
+}
+
+/// Returns whether the answer has labels: OpenAI's "weight" of a message, 0 or 1.
+bool has_labels(const ChatJson& message) {
+  return is_missing(message, "weight") || message["weight"] != 0;
+}
+
+/// Returns those of the answers marked by {% generation %} that have labels.
+std::vector<std::pair<size_t, size_t>> with_labels(
+    const ChatJson& messages, const std::vector<std::pair<size_t, size_t>>& answers) {
+  std::vector<bool> labels;
+  for (const ChatJson& message : messages) {
+    if (is_assistant(message)) {
+      labels.push_back(has_labels(message));
+    }
+  }
+  if (std::find(labels.begin(), labels.end(), false) == labels.end()) {
+    return answers;
+  }
+  require(
+      answers.size() == labels.size(),
+      "messages: \"weight\" needs one {{% generation %}} mark per answer, found {} for {} answers",
+      answers.size(),
+      labels.size());
+  std::vector<std::pair<size_t, size_t>> kept;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    if (labels[i]) {
+      kept.push_back(answers[i]);
+    }
+  }
+  return kept;
 }
 
 ChatOptions options_of(const ChatJson& conversation) {
@@ -173,10 +214,10 @@ ConversationEncoder::Marked ConversationEncoder::mark(const ChatJson& conversati
   auto rendering = chat_template_->render(messages, options);
   Marked marked{std::move(rendering.text), {}};
   if (chat_template_->marks_generation()) {
-    marked.answers = std::move(rendering.generated);
+    marked.answers = with_labels(messages, rendering.generated);
   } else {
     for (size_t i = 0; i < messages.size(); ++i) {
-      if (is_assistant(messages[i])) {
+      if (is_assistant(messages[i]) && has_labels(messages[i])) {
         marked.answers.push_back(answer(messages, i, marked.text, options));
       }
     }

@@ -26,7 +26,8 @@ struct EncodedConversation {
 /// A conversation is an object {"messages": [...], "tools": [...], "chat_template_kwargs": {...}}; the last two are
 /// optional. Its text is the rendered template. An assistant's answer begins where the prompt for it would end (the
 /// messages before it, rendered with the generation prompt), and ends with the token that ends the turn. If the
-/// template marks answers with {% generation %}, its marks are used instead.
+/// template marks answers with {% generation %}, its marks are used instead. A message with "weight": 0 (OpenAI's
+/// format) is no answer.
 ///
 /// The text between two such borders is tokenized separately, so that no token crosses a border, and the model reads
 /// the same tokens in training as in generation.

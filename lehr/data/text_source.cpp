@@ -33,8 +33,9 @@ bool fits(const std::filesystem::path& path, TextKind kind) {
   return (text && kind != TextKind::rows) || (rows && kind != TextKind::text);
 }
 
-/// Refuses a file whose name says that it holds a table of another kind or an archive. Any other file is plain text.
-void require_readable(const std::filesystem::path& path) {
+/// Refuses a file whose name says that it holds a table of another kind or an archive. Any other file is read as `kind`
+/// says; by_name: as plain text.
+void require_readable(const std::filesystem::path& path, TextKind kind) {
   static const std::set<std::string> kTables{".csv", ".tsv", ".feather", ".xlsx"};
   static const std::set<std::string> kArchives{".bz2", ".xz", ".lz4", ".7z", ".zip", ".tar", ".tgz"};
   const std::string outer = path.extension().string(), inner = inner_extension(path);
@@ -45,10 +46,12 @@ void require_readable(const std::filesystem::path& path) {
   for (const std::string& extension : {outer, inner}) {
     require(
         !kTables.contains(extension),
-        "{}: {} files are tables, which are not read; write a Parquet file or JSON lines with a key \"text\" "
-        "(datasets: Dataset.to_parquet, Dataset.to_json), or set kind = \"text\" to read the file as plain text",
+        "{}: {} files are tables, which are not read; write a Parquet file or JSON lines{} (datasets: "
+        "Dataset.to_parquet, Dataset.to_json){}",
         path.string(),
-        extension);
+        extension,
+        kind == TextKind::rows ? "" : " with a key \"text\"",
+        kind == TextKind::rows ? "" : ", or set kind = \"text\" to read the file as plain text");
     require(
         !kArchives.contains(extension),
         "{}: {} files are not read; unpack the file, or compress it with gzip or zstd",
@@ -144,8 +147,8 @@ std::vector<std::filesystem::path> files_at(const std::filesystem::path& path, T
     return files_of_folder(path, kind);
   }
   require(std::filesystem::is_regular_file(status), "{}: is neither a file nor a folder", path.string());
-  if (kind == TextKind::by_name) {
-    require_readable(path);
+  if (kind != TextKind::text) {
+    require_readable(path, kind);
   }
   return {path};
 }
@@ -184,7 +187,9 @@ std::vector<std::filesystem::path> list_files(const TextSource& source) {
     }
   }
   if (files.empty() && source.kind == TextKind::by_name) {
-    std::for_each(matches.begin(), matches.end(), require_readable);
+    for (const auto& match : matches) {
+      require_readable(match, source.kind);
+    }
   }
   require(
       !files.empty(),

@@ -9,6 +9,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/usable_cores.h"
 #include "lehr/data/ordered_pipeline.h"
+#include "lehr/data/tokenizer_file.h"
 
 namespace lehr::data {
 namespace {
@@ -135,6 +136,18 @@ uint64_t tokenizer_fingerprint(const Tokenizer& tokenizer) {
   }
   mix(tokenizer.eos_id().value_or(-1));
   return hash | 1;
+}
+
+bool has_other_tokenizer(const std::filesystem::path& folder, const Tokenizer& tokenizer) {
+  constexpr std::string_view kOrdinary = "The quick brown fox, 3.14159 of 1234567890!\n\n  def f(x):\n\treturn x**2";
+  if (!find_file(folder, "tokenizer.json")) {
+    return false;
+  }
+  try {
+    return load_tokenizer(folder.string())->encode(kOrdinary) != tokenizer.encode(kOrdinary);
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace lehr::data

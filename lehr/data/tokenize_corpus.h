@@ -54,4 +54,8 @@ TokenFileInfo tokenize_corpus(
 /// Never 0.
 uint64_t tokenizer_fingerprint(const Tokenizer& tokenizer);
 
+/// Returns whether the tokenizer.json of a model's folder gives other ids for ordinary text than `tokenizer`; special
+/// tokens may differ. False if the folder has no such file, or one that cannot be read.
+bool has_other_tokenizer(const std::filesystem::path& folder, const Tokenizer& tokenizer);
+
 }  // namespace lehr::data

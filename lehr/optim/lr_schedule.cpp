@@ -89,7 +89,11 @@ void check_decay_fits(const LRSchedulerConfig& config, int64_t total, Problems& 
   if (warmup_of(config) > total) {
     problems.add(
         "lr_scheduler.warmup_steps",
-        fmt::format("must not exceed the {} steps of the run, found {}; lower it", total, warmup_of(config)));
+        fmt::format(
+            "must not exceed the {} steps of the run, found {}{}; lower it",
+            total,
+            warmup_of(config),
+            config.warmup_steps ? "" : ", its default"));
     return;
   }
   const int64_t decay = decay_steps_of(config, total);

@@ -259,6 +259,20 @@ WorkBesideSteps work_beside_steps(const Run& run) {
       .save_bytes = run.checkpoints ? run.checkpoints->copied_bytes() : 0};
 }
 
+// A start of a complete run trains no step, so config.toml keeps the settings that the steps had.
+void save_config(const Run& run, const TrainConfig& config) {
+  const auto path = std::filesystem::path(run.config.job.dump_folder) / "config.toml";
+  const std::string text = to_toml(config);
+  if (run.state.step < run.config.training.steps || !std::filesystem::exists(path)) {
+    write_file_atomically(path, text);
+  } else if (read_file(path) != text) {
+    run.logger.warn(
+        "{} keeps the settings of the complete run, from which those of this start differ; to train with these, choose "
+        "another job.dump_folder",
+        path.string());
+  }
+}
+
 // `given` is the config before this start replaced some values by its own choices, which the saved config leaves out.
 void open_log(Run& run, const TrainConfig& given, const RunRecompute& recompute) {
   const double peak_flops =
@@ -271,7 +285,7 @@ void open_log(Run& run, const TrainConfig& given, const RunRecompute& recompute)
   saved.activation_checkpoint = given.activation_checkpoint;
   saved.training.dataset.clear();  // [[data.datasets]] has it now
   saved.training.dataset_path.clear();
-  write_file_atomically(std::filesystem::path(run.config.job.dump_folder) / "config.toml", to_toml(saved));
+  save_config(run, saved);
   run.log = std::make_unique<RunLog>(
       run.config,
       *run.args,

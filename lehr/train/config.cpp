@@ -352,6 +352,11 @@ void TrainConfig::check(Problems& problems) const {
         "optimizer.name",
         "stochastic_adamw updates bfloat16 parameters: set training.dtype = \"bfloat16\", or use adamw");
   }
+  if (validation.steps == 0) {
+    problems.add(
+        "validation.steps",
+        "expected -1 or a positive number, found 0; validation.enable = false turns validation off");
+  }
   if (validation.enable && data.validation_fraction == 0 && data.validation_path.empty()) {
     problems.add("validation.enable", "needs held-out data: set data.validation_fraction or data.validation_path");
   }

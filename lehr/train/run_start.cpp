@@ -7,6 +7,7 @@
 #include "lehr/base/log.h"
 #include "lehr/base/value_of.h"
 #include "lehr/config/toml.h"
+#include "lehr/data/tokenize_corpus.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/inject.h"
 #include "lehr/pretrained/weights.h"
@@ -148,6 +149,20 @@ void resume(Run& run, const std::filesystem::path& checkpoint) {
 }
 }  // namespace
 
+namespace {
+void warn_of_other_tokenizer(const Run& run) {
+  const TrainConfig& config = run.config;
+  const std::string folder = value_of(config.checkpoint.initial_load_path, "checkpoint.initial_load_path");
+  const std::string& used = config.tokenizer.path.empty() ? config.model.hf_assets_path : config.tokenizer.path;
+  if (run.ranks.is_main() && used != folder && data::has_other_tokenizer(folder, *run.tokenizer)) {
+    run.logger.warn(
+        "tokenizer.path: {} gives other ids than the tokenizer of the weights, in {} (checkpoint.initial_load_path)",
+        used,
+        folder);
+  }
+}
+}  // namespace
+
 RunStart find_start(Run& run) {
   require_finds_earlier_run(run.config);
   RunStart start{.steps = run.config.training.steps};
@@ -174,6 +189,9 @@ RunStart find_start(Run& run) {
   if (run.config.checkpoint.initial_load_path && (!start.checkpoint || run.config.peft.has_adapters())) {
     start.initial_load = std::make_unique<InitialLoad>(run.config, *run.args);
     state = start.initial_load->check(*run.model, now);
+    if (!start.checkpoint) {
+      warn_of_other_tokenizer(run);
+    }
   }
   if (run.config.peft.has_adapters()) {
     run.state.base_fingerprint = state.base_fingerprint = pretrained::weights_fingerprint(

@@ -193,6 +193,8 @@ TEST(ChatCorpus, NamesFileAndLineOfInvalidConversations) {
       {R"({"tools": )" + std::string(100000, '[') + std::string(100000, ']') + "," + good.substr(1),
        "nested more than"},
       {"[1]\n", "a.jsonl:2: expected a JSON object, found array"},
+      {R"({"messages": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]})",
+       "messages[0]: expected \"role\" and \"content\", found \"from\" and \"value\" (ShareGPT)"},
       {"\xFF\n", "a.jsonl:2: not valid UTF-8"},
       {R"({"messages": [{"role": "system", "content": "s"}, {"role": "assistant", "content": "a"}]})",
        "a.jsonl:2: t.jinja:1: the template refuses this: no system message here"}};
@@ -201,7 +203,11 @@ TEST(ChatCorpus, NamesFileAndLineOfInvalidConversations) {
   }
   EXPECT_THAT(message("a.json", "[\n" + good + ",\n{\"messages\": []}]"), HasSubstr("a.json:4: messages: the conv"));
   EXPECT_THAT(message("a.json", "[\n" + good), HasSubstr("a.json:2: the list is not terminated"));
-  EXPECT_THAT(message("a.json", "[]"), HasSubstr("no conversation is left to train on"));
+  EXPECT_THAT(message("a.json", "[" + good + "]\n[" + good + "]"), HasSubstr("a.json:3: the list ends before this"));
+  EXPECT_THAT(message("a.json", "[] x"), HasSubstr("a.json:1: the list ends before this"));
+  EXPECT_THAT(message("a.json", "[]"), HasSubstr("a.json: holds no conversation"));
+  EXPECT_THAT(message("a.jsonl", ""), HasSubstr("a.jsonl: holds no conversation"));
+  EXPECT_THAT(message("a.csv", "messages\n"), HasSubstr(".csv files are tables"));
 }
 
 TEST(ChatCorpus, ConfigRefusesKeysThatDoNotBelongTogether) {

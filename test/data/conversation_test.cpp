@@ -121,6 +121,22 @@ TEST(Conversation, GenerationBlocksOverrideTheDetectedAnswers) {
       ElementsAre("a!"));
 }
 
+TEST(Conversation, AnAnswerOfWeightZeroHasNoLabels) {
+  constexpr const char* kWeights = R"({"messages": [
+    {"role": "user", "content": "a", "weight": null}, {"role": "assistant", "content": "b", "weight": 0},
+    {"role": "user", "content": "c"}, {"role": "assistant", "content": "d", "weight": 1}]})";
+  EXPECT_THAT(answers(qwen3_encoder(), kWeights), ElementsAre("<think>\n\n</think>\n\nd<|im_end|>"));
+  const std::string marks = "{% generation %}{{ m.content }}{% endgeneration %}";
+  EXPECT_THAT(
+      answers(
+          encoder_of("{% for m in messages %}{% if m.role == 'user' %}U{% else %}" + marks + "{% endif %}{% endfor %}"),
+          kWeights),
+      ElementsAre("d"));
+  EXPECT_THAT(
+      usage_error_of([&] { answers(encoder_of("{% for m in messages %}" + marks + "{% endfor %}"), kWeights); }),
+      HasSubstr("\"weight\" needs one {% generation %} mark per answer, found 4 for 2 answers"));
+}
+
 TEST(Conversation, PromptsEndWhereTheAssistantBegins) {
   EXPECT_EQ(qwen3().decode(qwen3_encoder().prompt("Hi")), "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
   EXPECT_EQ(qwen3_encoder().end_of_turn(), 151645);

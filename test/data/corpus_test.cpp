@@ -174,6 +174,9 @@ TEST(Corpus, TablesAndArchivesAreNotReadAsText) {
     const auto path = write_file(folder / name, "a,b\n");
     EXPECT_THAT(usage_error_of([&] { texts({{.path = path}}); }), HasSubstr(expected)) << name;
   }
+  EXPECT_THAT(
+      usage_error_of([&] { texts({{.path = folder / "a.csv", .kind = TextKind::rows}}); }),
+      HasSubstr("write a Parquet file or JSON lines (datasets: Dataset.to_parquet, Dataset.to_json)"));
   EXPECT_THAT(texts({{.path = folder / "a.csv", .kind = TextKind::text}}), ElementsAre("a,b\n"));
   EXPECT_THAT(texts({{.path = write_file(folder / "README.md", "# A\n")}}), ElementsAre("# A\n"));
 }

@@ -71,6 +71,18 @@ TEST(TokenizeCorpus, TokenizersHaveDifferentFingerprints) {
   EXPECT_NE(tokenizer_fingerprint(BytesForTests()), tokenizer_fingerprint(BytesForTests(0, false)));
 }
 
+TEST(TokenizeCorpus, AFoldersOtherTokenizerIsFound) {
+  const auto qwen3 = repository("test/data/tokenizer/qwen3");
+  const auto chat = repository("recipe/data/chat_tokenizer");
+  EXPECT_FALSE(has_other_tokenizer(chat, *load_tokenizer(chat.string())));
+  EXPECT_TRUE(has_other_tokenizer(chat, *load_tokenizer(qwen3.string())));
+  EXPECT_TRUE(has_other_tokenizer(chat, BytesForTests()));
+  const TemporaryFolder folder;
+  EXPECT_FALSE(has_other_tokenizer(folder.path(), BytesForTests())) << "it has none";
+  write_file(folder / "tokenizer.json", "{");
+  EXPECT_FALSE(has_other_tokenizer(folder.path(), BytesForTests())) << "it cannot be read";
+}
+
 std::function<std::optional<int>()> count_to(int end) {
   return [i = 0, end]() mutable { return i < end ? std::optional(i++) : std::nullopt; };
 }

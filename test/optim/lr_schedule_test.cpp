@@ -78,6 +78,7 @@ TEST(LRSchedule, RefusesPhasesThatDoNotFitIntoTheRun) {
   EXPECT_THAT(
       problems_of({.warmup_steps = 10}, 5),
       testing::StartsWith("lr_scheduler.warmup_steps: must not exceed the 5 steps of the run, found 10"));
+  EXPECT_THAT(problems_of({}, 5), testing::HasSubstr("found 200, its default; lower it"));
   EXPECT_THAT(
       problems_of({.warmup_steps = 5, .decay_ratio = 0.8}, 10),
       testing::StartsWith("lr_scheduler.decay_ratio: 5 warm-up steps and 8 decay steps"));

@@ -386,6 +386,17 @@ holds("adapters are a small part of a model", {p.name for p in adapters.iterdir(
 apart = json.loads(run("eval", out / "config.toml", "--model", adapters))["loss"]
 run("score", out / "config.toml", "--model", adapters, "--output", work / "unmeasured", code=2)
 run("merge", "--adapter", adapters, "--output", work / "merged")
+done = subprocess.run([lehr, "merge", "--adapter", str(adapters), "--model", str(out / "checkpoints/step-6"),
+                       "--output", str(work / "other_base")], capture_output=True, text=True, timeout=120)
+holds("merge names a base other than that of the training",
+      done.returncode == 0 and "step-6: has other weights" in done.stderr)
+done = subprocess.run([lehr, "merge", "--adapter", str(work / "adapters"), "--output", str(work / "no_base")],
+                      capture_output=True, text=True, timeout=120)
+holds("and the adapter that was meant", done.returncode == 2 and f"the newest checkpoint in it, {adapters}" in done.stderr)
+done = subprocess.run([lehr, "eval", str(out / "config.toml"), "--model", str(chat / "checkpoints/step-12")],
+                      capture_output=True, text=True, timeout=120)
+holds("eval names a tokenizer other than the model's",
+      done.returncode == 0 and "tokenizer.path: byte gives other ids than the tokenizer of the model" in done.stderr)
 together = json.loads(run("eval", out / "config.toml", "--model", work / "merged"))["loss"]
 holds("merged, they give the same loss to rounding", abs(together - apart) < 1e-5)
 holds("inspect shows adapters", "q_proj.lora_A.weight" in run("inspect", adapters))

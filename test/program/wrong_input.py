@@ -156,6 +156,8 @@ config("more tokens than can be counted", "local_batch_size = 2\nglobal_batch_si
        r"training\.local_batch_size: 9223372036854775807 sequences of 32 tokens", "accumulate gradients")
 config("more sequences than can be counted", "global_batch_size = 2", "global_batch_size = 9223372036854775806",
        r"training\.global_batch_size: expected -1 or .* up to 2147483647")
+config("no step of validation", "[lr_scheduler]", "[validation]\nsteps = 0\n[lr_scheduler]",
+       r"validation\.steps: expected -1 or a positive number, found 0")
 config("warm-up longer than the run", "warmup_steps = 1", "warmup_steps = 50", "warmup_steps", "50")
 config("matmuls of every zeroth layer", "[training]", '[activation_checkpoint]\nmode = "selective"\n'
        'selective_ac_option = "op 0"\n[training]', "selective_ac_option", '"op n"', '"op 0"')

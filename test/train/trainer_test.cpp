@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
+#include "lehr/base/file.h"
 #include "lehr/metric/metrics_log.h"
 #include "lehr/state/weights.h"
 #include "test/train/support.h"
@@ -53,6 +54,25 @@ TEST(Trainer, SaysThatACompleteRunHasNoStepsLeft) {
   const std::string report = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(report, HasSubstr("run        complete: all 2 steps are done in "));
   EXPECT_THAT(report, ::testing::Not(HasSubstr("goodput")));
+}
+
+TEST(Trainer, ACompleteRunKeepsTheConfigOfItsSteps) {
+  const Folder folder;
+  const auto config = tiny_run(folder.path(), {{"training.steps", "2"}});
+  train(config);
+  const auto path = std::filesystem::path(config.job.dump_folder) / "config.toml";
+  const std::string saved = read_file(path);
+  ::testing::internal::CaptureStderr();
+  Logger log;
+  const auto list = testing::specs();
+  const auto other = tiny_run(folder.path(), {{"training.steps", "2"}, {"optimizer.lr", "0.5"}});
+  Trainer(config, {.specs = list, .log = log}).run();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::Not(HasSubstr("keeps the settings")));
+  ::testing::internal::CaptureStderr();
+  Trainer(other, {.specs = list, .log = log}).run();
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(), HasSubstr("config.toml keeps the settings of the complete run"));
+  EXPECT_EQ(read_file(path), saved);
 }
 
 // All files of a run are bit-identical, whether it was stopped and resumed or not.
