@@ -41,7 +41,7 @@ Node measure(
   Logger log("", !ranks.is_main());
   ModelAndData found;
   const auto folder = folder_of_model(config, options.model, ranks);
-  ranks.main_first([&] { found = open_model_and_data(config, folder, specs.families(), log); });
+  ranks.main_first([&] { found = open_model_and_data(config, folder, specs.families(), log, ranks.is_main()); });
   require(
       options.train_data || found.data.validation,
       "lehr eval: the config has no held-out data; set data.validation_fraction or data.validation_path, or use "

@@ -120,7 +120,9 @@ void generate_on(
   const at::Device device = train::choose_device(options.device, transport);
   const auto folder = pretrained::ModelFolder::open(options.model, specs.families());
   Logger log("", !ranks.is_main());
-  warn_of_another_base(folder, log);
+  if (ranks.is_main()) {
+    warn_of_another_base(folder, log);
+  }
   const auto& shape = folder.args;
   require(
       shape->head() == descriptor::Head::causal_lm,

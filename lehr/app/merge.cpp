@@ -58,11 +58,12 @@ at::ScalarType type_of(const MergeOptions& options, const state::WeightReader& b
 }
 
 void merge(const MergeOptions& options, const descriptor::ModelFamilies& families) {
-  require(
-      peft::is_adapter_folder(options.adapter),
-      "lehr merge: --adapter: {} holds no adapter (adapter_config.json){}",
-      options.adapter,
-      state::meant_checkpoint(options.adapter));
+  if (!peft::is_adapter_folder(options.adapter)) {
+    fail(
+        "lehr merge: --adapter: {} holds no adapter (adapter_config.json){}",
+        options.adapter,
+        state::meant_checkpoint(options.adapter));
+  }
   require(!fs::exists(options.output), "lehr merge: --output: {} exists already; name a new folder", options.output);
   const auto folder = pretrained::ModelFolder::open(options.adapter, families, options.model.value_or(""));
   Logger log;

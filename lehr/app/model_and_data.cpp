@@ -28,12 +28,15 @@ void warn_of_another_base(const pretrained::ModelFolder& model, Logger& log) {
   if (!model.has_adapters() || !std::filesystem::exists(model.path / train::kRunStateFile)) {
     return;
   }
-  const std::string trained_on = train::read_run_state(model.path).base_fingerprint;
-  if (!trained_on.empty() && trained_on != pretrained::weights_fingerprint(state::WeightReader(model.base))) {
-    log.warn(
-        "{}: has other weights, or another dtype, than the base that the adapters in {} were trained on",
-        model.base.string(),
-        model.path.string());
+  try {
+    const std::string trained_on = train::read_run_state(model.path).base_fingerprint;
+    if (!trained_on.empty() && trained_on != pretrained::weights_fingerprint(state::WeightReader(model.base))) {
+      log.warn(
+          "{}: has other weights, or another dtype, than the base that the adapters in {} were trained on",
+          model.base.string(),
+          model.path.string());
+    }
+  } catch (const Error&) {  // the file of another program or version, which nothing else reads
   }
 }
 
@@ -41,10 +44,13 @@ ModelAndData open_model_and_data(
     const train::TrainConfig& config,
     const std::filesystem::path& folder,
     const descriptor::ModelFamilies& families,
-    Logger& log) {
+    Logger& log,
+    bool is_main) {
   ModelAndData opened;
   opened.model = pretrained::ModelFolder::open(folder, families);
-  warn_of_another_base(opened.model, log);
+  if (is_main) {
+    warn_of_another_base(opened.model, log);
+  }
   const auto& shape = opened.model.args;
   require(
       config.training.seq_len <= shape->max_position_ids(),
@@ -63,7 +69,7 @@ ModelAndData open_model_and_data(
       config.tokenizer.path.empty() ? opened.model.tokenizer_folder().string() : config.tokenizer.path);
   const auto own = opened.model.tokenizer_folder();
   const std::string& used = config.tokenizer.path;
-  if (!used.empty() && used != own && data::has_other_tokenizer(own, *opened.tokenizer)) {
+  if (is_main && !used.empty() && used != own && data::has_other_tokenizer(own, *opened.tokenizer)) {
     log.warn("tokenizer.path: {} gives other ids than the tokenizer of the model, in {}", used, own.string());
   }
   opened.data = train::open_run_data(

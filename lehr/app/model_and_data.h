@@ -28,15 +28,16 @@ std::filesystem::path newest_checkpoint(const train::TrainConfig& config);
 std::filesystem::path folder_of_model(
     const train::TrainConfig& config, const std::optional<std::string>& given, const train::Ranks& ranks);
 
-/// Warns if `model` is an adapter folder of a run that was trained on other base weights.
+/// Warns if `model` is an adapter folder of a run that was trained on other base weights. For the main rank.
 void warn_of_another_base(const pretrained::ModelFolder& model, Logger& log);
 
-/// Opens the model in `folder` and the config's data. Throws usage errors that name a key of the config: sequences
-/// longer than the model's positions, a head of another task.
+/// Opens the model in `folder` and the config's data; `is_main`: on the main rank, which warns. Throws usage errors
+/// that name a key of the config: sequences longer than the model's positions, a head of another task.
 ModelAndData open_model_and_data(
     const train::TrainConfig& config,
     const std::filesystem::path& folder,
     const descriptor::ModelFamilies& families,
-    Logger& log);
+    Logger& log,
+    bool is_main);
 
 }  // namespace lehr::app

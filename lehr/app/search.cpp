@@ -115,7 +115,7 @@ bool run_search(
   Logger log("", !ranks.is_main());
   const std::filesystem::path teacher = folder_of_model(config, wanted.search.teacher, ranks);
   ModelAndData opened;
-  ranks.main_first([&] { opened = open_model_and_data(config, teacher, specs.families(), log); });
+  ranks.main_first([&] { opened = open_model_and_data(config, teacher, specs.families(), log, ranks.is_main()); });
   require(
       !opened.model.has_adapters(),
       "{}: holds adapters; merge them into their base first: lehr merge --adapter {}",

@@ -1,4 +1,11 @@
+// Built with NDEBUG, as LibTorch is: without it, the header lays out at::RecordFunction differently.
 #include "lehr/base/autograd_function.h"
+
+#include <ATen/record_function.h>
+#include <cxxabi.h>
+
+#include <cstdlib>
+#include <memory>
 
 #include "lehr/base/error.h"
 
@@ -31,6 +38,10 @@ struct SharedFunction : torch::autograd::Function<SharedFunction> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto call = c10::static_intrusive_pointer_cast<CallHolder>(ctx->saved_data[kCall].toCapsule());
+    at::RecordFunction record(at::RecordScope::USER_SCOPE);  // in a trace, all nodes have one name
+    if (record.isActive()) {
+      record.before(call->name);
+    }
     variable_list results = call->backward(ctx, grads);
     variable_list of_inputs;
     of_inputs.reserve(results.size() + 2);
@@ -52,6 +63,13 @@ struct SharedFunction : torch::autograd::Function<SharedFunction> {
   }
 };
 }  // namespace
+
+std::string type_name(const std::type_info& type) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> name(
+      abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), &std::free);
+  return status == 0 ? name.get() : type.name();
+}
 
 variable_list apply_autograd_function(AutogradCall call, const SharedFunction::Forward& forward) {
   auto holder = c10::make_intrusive<CallHolder>();

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
@@ -20,7 +21,7 @@ struct AutogradCall {
   using Backward = torch::autograd::variable_list (*)(
       torch::autograd::AutogradContext*, const torch::autograd::variable_list& grads);
 
-  const char* name;   ///< Of the function's type, mangled, for messages.
+  const char* name;   ///< Of the function's type, for traces and messages.
   Backward backward;  ///< Returns a gradient for each argument of forward, and for each tensor of a list.
   std::vector<at::Tensor> inputs = {};  ///< The arguments that are tensors; those of lists one by one.
   std::vector<bool> is_tensor = {};     ///< For each argument, and each tensor of a list.
@@ -47,6 +48,9 @@ struct AutogradCall {
   }
 };
 
+/// Returns the name of a type, such as "lehr::ops::RmsNorm".
+std::string type_name(const std::type_info& type);
+
 /// Runs `forward` in an autograd node, which runs call.backward, as torch::autograd::Function::apply does.
 torch::autograd::variable_list apply_autograd_function(
     AutogradCall call, const std::function<torch::autograd::variable_list(torch::autograd::AutogradContext*)>& forward);
@@ -62,7 +66,7 @@ torch::autograd::AutogradContext& autograd_context(torch::autograd::Node& node);
 ///     };
 ///     const at::Tensor y = Twice::apply(x, 2);
 ///
-/// Differences: no compiled autograd, and a node's name() does not tell T.
+/// Differences: no compiled autograd, and a node's name() does not tell T; in a trace, the work of its backward does.
 template <class T>
 struct AutogradFunction {
   /// Calls T::forward(ctx, args...) without recording its operators, and returns its outputs, which are differentiable
@@ -72,7 +76,8 @@ struct AutogradFunction {
     using torch::autograd::AutogradContext;
     using torch::autograd::variable_list;
     using Outputs = decltype(T::forward(std::declval<AutogradContext*>(), std::forward<Args>(args)...));
-    AutogradCall call{typeid(T).name(), [](AutogradContext* ctx, const variable_list& grads) -> variable_list {
+    static const std::string name = type_name(typeid(T));
+    AutogradCall call{name.c_str(), [](AutogradContext* ctx, const variable_list& grads) -> variable_list {
                         return T::backward(ctx, grads);
                       }};
     (call.add(args), ...);

@@ -18,7 +18,7 @@ enum class TextKind {
 /// A file, a folder or a shell pattern (* ? [...]). Of a folder, files with a matching extension are read recursively,
 /// in order of paths, except names with a leading dot, and descriptions and caches of Hugging Face's data. Several
 /// matches of a pattern are read like a folder of them; a single one, except a description, as if it were named. So are
-/// several that end in the pattern's extension (*.csv), under a kind other than by_name.
+/// several that end in the pattern's extension (*.log), under a kind other than by_name.
 struct TextSource {
   std::filesystem::path path{};
   TextKind kind = TextKind::by_name;

@@ -3,8 +3,12 @@
 
 #include "lehr/model/decoder.h"
 #include "lehr/model/layer_parameters.h"
+#include "lehr/model/layer_sizes.h"
 
 namespace lehr::model {
+
+/// Returns the sizes of a layer of this model, with both sub-blocks.
+LayerSizes layer_sizes(const DecoderConfig& config);
 
 /// True if a layer's parameters have no-op flags for its sub-blocks: then layers may differ.
 template <class LayerParameters>

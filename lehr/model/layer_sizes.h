@@ -5,8 +5,6 @@
 
 namespace lehr::model {
 
-struct DecoderConfig;
-
 /// The beginning of a family's layer parameters, for families whose layers are not built from DenseLayerParameters.
 /// Names are those of Hugging Face's config.json.
 struct LayerSizes {
@@ -20,8 +18,5 @@ struct LayerSizes {
   bool attention_no_op = false;     ///< The layer has no attention or what replaces it, and no norm before it.
   bool ffn_no_op = false;           ///< The layer has no feed-forward block or experts, and no norm before them.
 };
-
-/// Returns the sizes of a layer of this model, with both sub-blocks.
-LayerSizes layer_sizes(const DecoderConfig& config);
 
 }  // namespace lehr::model

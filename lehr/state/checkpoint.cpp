@@ -258,6 +258,9 @@ void CheckpointStore::keep_latest(int64_t count, std::optional<int64_t> spare) {
 }
 
 std::string meant_checkpoint(const fs::path& folder) {
+  if (!fs::is_directory(folder)) {
+    return "";
+  }
   auto newest = CheckpointStore(folder).latest();
   for (const fs::path& entry : entries_of(folder)) {
     try {

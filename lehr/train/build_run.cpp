@@ -8,6 +8,7 @@
 #include "lehr/base/log.h"
 #include "lehr/base/value_of.h"
 #include "lehr/config/config.h"
+#include "lehr/config/toml.h"
 #include "lehr/ops/cuda.h"
 #include "lehr/ops/grouped_linear_float8/grouped_linear_float8.h"
 #include "lehr/peft/inject.h"
@@ -259,13 +260,23 @@ WorkBesideSteps work_beside_steps(const Run& run) {
       .save_bytes = run.checkpoints ? run.checkpoints->copied_bytes() : 0};
 }
 
+// Returns whether a saved config has the settings of `config`; its comments, which an older version may have written,
+// do not count.
+bool has_settings(const std::filesystem::path& saved, const std::string& config) {
+  try {
+    return to_toml(from_node<TrainConfig>(parse_toml(read_file(saved), saved.string()), saved.string())) == config;
+  } catch (const Error&) {  // keys of another version
+    return true;
+  }
+}
+
 // A start of a complete run trains no step, so config.toml keeps the settings that the steps had.
 void save_config(const Run& run, const TrainConfig& config) {
   const auto path = std::filesystem::path(run.config.job.dump_folder) / "config.toml";
   const std::string text = to_toml(config);
   if (run.state.step < run.config.training.steps || !std::filesystem::exists(path)) {
     write_file_atomically(path, text);
-  } else if (read_file(path) != text) {
+  } else if (!has_settings(path, text)) {
     run.logger.warn(
         "{} keeps the settings of the complete run, from which those of this start differ; to train with these, choose "
         "another job.dump_folder",

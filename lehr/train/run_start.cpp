@@ -41,11 +41,12 @@ void start_adapters(Run& run) {
     return;
   }
   const std::filesystem::path folder = *run.config.peft.init_from;
-  require(
-      peft::is_adapter_folder(folder),
-      "peft.init_from: {} holds no adapter (adapter_config.json){}",
-      folder.string(),
-      state::meant_checkpoint(folder));
+  if (!peft::is_adapter_folder(folder)) {
+    fail(
+        "peft.init_from: {} holds no adapter (adapter_config.json){}",
+        folder.string(),
+        state::meant_checkpoint(folder));
+  }
   const nn::Model& named = run.named_model();
   const auto base_names = peft::stored_names(folder, *run.args);
   peft::require_same_scaling(peft::read_adapter_config(folder), named, base_names);
@@ -153,10 +154,13 @@ namespace {
 void warn_of_other_tokenizer(const Run& run) {
   const TrainConfig& config = run.config;
   const std::string folder = value_of(config.checkpoint.initial_load_path, "checkpoint.initial_load_path");
-  const std::string& used = config.tokenizer.path.empty() ? config.model.hf_assets_path : config.tokenizer.path;
-  if (run.ranks.is_main() && used != folder && data::has_other_tokenizer(folder, *run.tokenizer)) {
+  const bool own = !config.tokenizer.path.empty();
+  const std::string& used = own ? config.tokenizer.path : config.model.hf_assets_path;
+  const bool all = config.checkpoint.exclude_from_loading.empty();  // else a new table may be wanted
+  if (run.ranks.is_main() && all && used != folder && data::has_other_tokenizer(folder, *run.tokenizer)) {
     run.logger.warn(
-        "tokenizer.path: {} gives other ids than the tokenizer of the weights, in {} (checkpoint.initial_load_path)",
+        "{}: {} gives other ids than the tokenizer of the weights, in {} (checkpoint.initial_load_path)",
+        own ? "tokenizer.path" : "model.hf_assets_path",
         used,
         folder);
   }

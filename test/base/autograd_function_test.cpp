@@ -7,6 +7,7 @@
 
 namespace lehr {
 namespace {
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 using torch::autograd::AutogradContext;
@@ -75,14 +76,66 @@ TEST(AutogradFunction, TakesListsAndReturnsSeveralOutputs) {
   EXPECT_TRUE(at::equal(inputs[2].grad(), at::ones({2}, at::kDouble)));
 }
 
-struct Wrong : AutogradFunction<Wrong> {
-  static at::Tensor forward(AutogradContext* /*ctx*/, const at::Tensor& x, int64_t /*n*/) { return x * 2; }
-  static variable_list backward(AutogradContext* /*ctx*/, const variable_list& grads) { return {grads[0], grads[0]}; }
+// Returns its first argument itself, and backward records what it needs and gets.
+struct Observer : AutogradFunction<Observer> {
+  static variable_list forward(
+      AutogradContext* ctx,
+      at::TensorList list,
+      int64_t /*n*/,
+      const std::optional<at::Tensor>& absent,
+      const at::Tensor& last) {
+    EXPECT_TRUE(absent && !absent->defined());
+    ctx->set_materialize_grads(false);
+    const at::Tensor constant = at::ones({2}, at::kDouble);
+    ctx->mark_non_differentiable({constant});
+    return {list[0], last * 2, constant};
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    // The tensors of the list, and the last; the absent one is not counted.
+    needs = {ctx->needs_input_grad(0), ctx->needs_input_grad(1), ctx->needs_input_grad(2)};
+    has_grad = {grads[0].defined(), grads[1].defined()};
+    const at::Tensor none;
+    return {
+        grads[0], none, none, none, grads[1].defined() ? grads[1] * 2 : none, none, none};  // two more than arguments
+  }
+  static inline std::vector<bool> needs, has_grad;
 };
 
-TEST(AutogradFunction, RefusesAGradientOfAnArgumentThatIsNoTensor) {
+TEST(AutogradFunction, NumbersNeedsByTensorAndKeepsUndefinedGradients) {
   const at::Tensor x = leaf(1);
-  EXPECT_THAT([&] { Wrong::apply(x, int64_t{1}).sum().backward(); }, ThrowsMessage<Error>(HasSubstr("of no tensor")));
+  const at::Tensor y = leaf(3);
+  const std::vector<at::Tensor> list = {x, at::ones({2}, at::kDouble)};
+  const variable_list outputs = Observer::apply(at::TensorList(list), int64_t{1}, std::optional(at::Tensor()), y);
+  EXPECT_TRUE(outputs[0].requires_grad());
+  EXPECT_FALSE(outputs[2].requires_grad());
+  outputs[1].sum().backward();
+  EXPECT_EQ(Observer::needs, (std::vector<bool>{true, false, true}));
+  EXPECT_EQ(Observer::has_grad, (std::vector<bool>{false, true}));
+  EXPECT_FALSE(x.grad().defined());
+  EXPECT_TRUE(at::equal(y.grad(), at::full({2}, 2.0, at::kDouble)));
+}
+
+enum class Mistake { of_no_tensor, too_few };
+
+struct Wrong : AutogradFunction<Wrong> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, Mistake mistake) {
+    ctx->saved_data["mistake"] = static_cast<int64_t>(mistake);
+    return x * 2;
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto mistake = static_cast<Mistake>(ctx->saved_data["mistake"].toInt());
+    return mistake == Mistake::too_few ? variable_list{grads[0]} : variable_list{grads[0], grads[0]};
+  }
+};
+
+TEST(AutogradFunction, RefusesGradientsThatDoNotFitTheArgumentsByName) {
+  const at::Tensor x = leaf(1);
+  EXPECT_THAT(
+      [&] { Wrong::apply(x, Mistake::of_no_tensor).sum().backward(); },
+      ThrowsMessage<Error>(AllOf(HasSubstr("::Wrong"), HasSubstr("returned gradient 2, of no tensor"))));
+  EXPECT_THAT(
+      [&] { Wrong::apply(x, Mistake::too_few).sum().backward(); },
+      ThrowsMessage<Error>(HasSubstr("returned 1 gradients for 2 arguments")));
 }
 
 TEST(AutogradFunction, GivesTheContextOfItsNode) {

@@ -158,6 +158,8 @@ TEST(Conversation, RefusesInvalidConversations) {
       {R"({"messages": [{"role": "user", "content": ["a"]}]})", "messages[0].content: expected a string, found array"},
       {R"({"messages": [{"role": "user"}]})", "messages[0]: has neither \"content\" nor \"tool_calls\""},
       {R"({"messages": [{"role": "user", "content": "a"}]})", "no message has the role \"assistant\""},
+      {R"({"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]})",
+       "messages[0].weight: expected 0 (no labels) or 1, found 0.5"},
       {R"({"messages": [{"role": "assistant", "content": "a"}], "tools": {}})",
        "tools: expected a list, found object"}};
   for (const auto& [conversation, expected] : cases) {

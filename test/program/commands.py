@@ -385,7 +385,9 @@ holds("adapters are a small part of a model", {p.name for p in adapters.iterdir(
       "adapter_model.safetensors", "optimizer.safetensors"} and not (adapters / "model.safetensors").exists())
 apart = json.loads(run("eval", out / "config.toml", "--model", adapters))["loss"]
 run("score", out / "config.toml", "--model", adapters, "--output", work / "unmeasured", code=2)
-run("merge", "--adapter", adapters, "--output", work / "merged")
+done = subprocess.run([lehr, "merge", "--adapter", str(adapters), "--output", str(work / "merged")],
+                      capture_output=True, text=True, timeout=120)
+holds("merge with the base of the training does not warn", done.returncode == 0 and "has other weights" not in done.stderr)
 done = subprocess.run([lehr, "merge", "--adapter", str(adapters), "--model", str(out / "checkpoints/step-6"),
                        "--output", str(work / "other_base")], capture_output=True, text=True, timeout=120)
 holds("merge names a base other than that of the training",

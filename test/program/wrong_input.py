@@ -340,6 +340,8 @@ wrong("more tokens than positions in generate",
 wrong("ids outside of the vocabulary", ["generate", "--model", model, "--tokens", "[1, 9999]", "--max-new-tokens", "2"], "9999", "256")
 wrong("negative temperature", ["generate", "--model", model, "--prompt", "a", "--temperature", "-1"], "temperature")
 wrong("no reference to verify with", ["verify", "--model", model], r"oracle\.safetensors: no such file; .*--reference")
+wrong("merge a file as adapters", ["merge", "--adapter", model / "model.safetensors", "--output", work / "merged"],
+      "--adapter: ", r"model\.safetensors holds no adapter \(adapter_config\.json\)")
 wrong("evaluate a folder", ["eval", model], f"found the folder {model};", f"lehr eval CONFIG.toml --model {model}")
 wrong("nothing to tokenize", ["tokenize", "--tokenizer", "byte", work / "no.txt", "--output", work / "o.tokens"],
       r"no\.txt")

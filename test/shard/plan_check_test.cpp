@@ -48,7 +48,7 @@ std::vector<DeviceMeshParameters> small_meshes(bool experts) {
 
 template <class Model>
 void expect_legal(const typename Model::Impl::Parameters& params, const auto& parallelize, bool whole_rows = false) {
-  for (const DeviceMeshParameters& mesh : small_meshes(requires { params.model.layer.num_experts; })) {
+  for (const DeviceMeshParameters& mesh : small_meshes(requires { params.model.layer.moe; })) {
     if (whole_rows && mesh.context_parallel > 1) {
       continue;
     }

@@ -68,12 +68,12 @@ std::vector<Source> read_sources(const fs::path& root, const std::vector<std::st
 
 /// The dependencies that `lehr_library(name USES name...)` states.
 Folders parse_folders(const std::string& cmake) {
-  static const std::regex kLibrary(R"(lehr_library\(\s*([a-z_]+)((?:\s+[A-Za-z_]+)*)\s*\))");
+  static const std::regex kLibrary(R"(lehr_library\(\s*([a-z_]+)([^)]*)\))");
   Folders folders;
   for (std::sregex_iterator match(cmake.begin(), cmake.end(), kLibrary), end; match != end; ++match) {
     std::istringstream words((*match)[2].str());
     std::set<std::string>& used = folders[(*match)[1].str()];
-    for (std::string word; words >> word;) {
+    for (std::string word; words >> word && word != "HEADERS";) {
       if (word != "USES") {
         used.insert(word);
       }
@@ -268,7 +268,8 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "require_grouped_float8",
       "global_norm",
       "scale_",
-      "grouped_linear_reference"};
+      "grouped_linear_reference",
+      "grouped_linear_by"};
   // Backward functions that compute nothing themselves: they send, wait, or run functions with scopes of their own.
   static const std::set<std::string> kGlue = {
       "Flash",
@@ -285,11 +286,16 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "BeginFrozen",
       "End"};
   static const std::regex kDeclared(R"(^[A-Za-z][A-Za-z_:<>, ]* ([a-z_0-9]+)\()");
-  static const std::regex kFunction(R"((?:struct|class) (\w+) : (?:public )?AutogradFunction<)");
-  static const std::regex kScope(R"re(OperatorScope scope\(OperatorKind::\w+, "lehr::(\w+)"\))re");
+  static const std::regex kFunction(R"((?:struct|class) (\w+) : (?:public )?(?:torch::autograd::|Autograd)Function<)");
+  // The name of a scope is a literal, or that of the matmuls that an operator is called with.
+  static const std::regex kScope(
+      R"re(OperatorScope scope\(OperatorKind::\w+, (?:"lehr::(\w+)"|matmuls->names\(\)\.\w+)\))re");
   std::set<std::string> scopes;
   std::vector<std::string> complaints;
   for (const Source& source : sources) {
+    if (source.path.starts_with("lehr/base/")) {
+      continue;  // the base of autograd functions
+    }
     std::string function;
     bool in_backward = false;
     for (size_t i = 0; i < source.lines.size(); ++i) {

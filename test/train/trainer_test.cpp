@@ -61,6 +61,7 @@ TEST(Trainer, ACompleteRunKeepsTheConfigOfItsSteps) {
   const auto config = tiny_run(folder.path(), {{"training.steps", "2"}});
   train(config);
   const auto path = std::filesystem::path(config.job.dump_folder) / "config.toml";
+  write_file_atomically(path, "# a note of the user\n" + read_file(path));
   const std::string saved = read_file(path);
   ::testing::internal::CaptureStderr();
   Logger log;

@@ -19,7 +19,9 @@ Qwen3NextLayerImpl::Qwen3NextLayerImpl(const Qwen3NextLayerParameters& params, i
   }
   if (!params.ffn_no_op && params.moe && params.moe->has_experts(layer_index)) {
     auto moe = moe_parameters(*params.moe, params);
-    moe.shared_expert = nn::SharedExpertParameters{.intermediate_size = params.moe->shared_expert_intermediate_size};
+    if (moe.shared_expert) {
+      moe.shared_expert->enable_gate = true;
+    }
     declare_module("mlp", experts, nn::MoELayer(moe));
   } else if (!params.ffn_no_op) {
     const auto init = nn::Init::normal(params.initializer_range);

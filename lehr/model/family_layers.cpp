@@ -1,6 +1,4 @@
-#include "lehr/model/layer_sizes.h"
-
-#include "lehr/model/decoder_config.h"
+#include "lehr/model/family_layers.h"
 
 namespace lehr::model {
 
