@@ -65,8 +65,20 @@ def train(name, steps):
 
 
 def follow(*arguments):
-    return subprocess.Popen([lehr, "metrics", "--follow", *map(str, arguments)], stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True, env=environment)
+    """Returns a follower and the file of its states, once it has told the first one: it takes a while to start."""
+    states = work / "states.txt"
+    with open(states, "w") as file:
+        process = subprocess.Popen([lehr, "metrics", "--follow", *map(str, arguments)], stdout=subprocess.PIPE,
+                                   stderr=file, text=True, env=environment)
+    wait_for(lambda: states.read_text().endswith("\n") or process.poll() is not None)
+    return process, states
+
+
+def ended(follower):
+    """Returns the rows and states of a follower that ends by itself."""
+    process, states = follower
+    rows, _ = process.communicate(timeout=60)
+    return rows, states.read_text()
 
 
 def steps_of(text):
@@ -91,14 +103,13 @@ def logged(name):
 
 # --- a run that is done, followed from before its begin ---------------------------------------------------------------
 follower = follow(work / "done", "--last=3")
-time.sleep(0.7)
 train("done", 30).wait(120)
-rows, states = follower.communicate(timeout=60)
+rows, states = ended(follower)
 expect("a follower waits for a run to start", states.startswith(f"{work}/done: has no metrics.jsonl yet; waiting"), states)
 expect("shows each step once", steps_of(rows) == list(range(1, 31)), rows + states)
 expect("with the validations", [row.split()[0] for row in rows.splitlines() if re.match(r" *\d+ +\d+\.\d{4}$", row)]
        == ["10", "20", "30"], rows)
-expect("and ends with the run", follower.returncode == 0 and states.rstrip().endswith("complete, step 30 of 30"), states)
+expect("and ends with the run", follower[0].returncode == 0 and states.rstrip().endswith("complete, step 30 of 30"), states)
 
 before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in (work / "done").rglob("*")}
 done = run(work / "done")
@@ -129,13 +140,13 @@ running = run(work / "killed", "--no-plot")
 expect("a run is shown while it trains", re.match(rf"{work}/killed: running, step \d+ of 100000, \S+ left\n", running.stdout),
        running.stdout)
 follower = follow(work / "killed", "--last=1")
-time.sleep(1.5)
+time.sleep(1)  # some steps
 process.kill()
 process.wait()
-rows, states = follower.communicate(timeout=60)
+rows, states = ended(follower)
 last = max(logged("killed"))
 followed = steps_of(rows)
-expect("a follower ends when the run is killed", follower.returncode == 0
+expect("a follower ends when the run is killed", follower[0].returncode == 0
        and states.rstrip().endswith(f"killed: stopped after step {last} of 100000"), states)
 expect("having shown every step since its start", followed == list(range(followed[0], last + 1)) and len(followed) > 1,
        rows[-2000:])
@@ -146,9 +157,8 @@ expect("half a line is no step", f"stopped after step {last} of 100000\n" in sto
        and steps_of(stopped.stdout) == [last], stopped.stdout)
 
 follower = follow(work / "killed", "--last=1")
-time.sleep(0.7)
 expect("the run resumes", train("killed", last + 40).wait(120) == 0)
-rows, states = follower.communicate(timeout=60)
+rows, states = ended(follower)
 expect("a follower waits for a killed run to resume", "; waiting for it to resume" in states.splitlines()[0], states)
 expect("and goes on with its new steps", steps_of(rows)[0] == last and steps_of(rows)[-1] == last + 40
        and set(range(last, last + 41)) <= set(steps_of(rows)) and min(steps_of(rows)) > 20, rows[-2000:] + states)
@@ -156,8 +166,7 @@ expect("to its end", states.rstrip().endswith(f"complete, step {last + 40} of {l
 
 process = train("interrupted", 100_000)
 wait_for(lambda: logged("interrupted"))
-follower = follow(work / "interrupted")
-time.sleep(1)
+follower, _ = follow(work / "interrupted")
 follower.send_signal(signal.SIGINT)
 follower.wait(20)
 expect("Ctrl-C ends a follower, and not the run", follower.returncode == -signal.SIGINT and process.poll() is None)
