@@ -73,7 +73,8 @@ class CheckpointStore {
 };
 
 /// Returns "; did you mean the newest checkpoint in it, PATH?" if `folder`, which is no checkpoint, is that of a run
-/// whose checkpoint.folder is directly in it, or of its checkpoints; else an empty text. For the end of an error message.
+/// whose checkpoint.folder is directly in it, or of its checkpoints; else an empty text. For the end of an error
+/// message.
 std::string meant_checkpoint(const std::filesystem::path& folder);
 
 }  // namespace lehr::state
