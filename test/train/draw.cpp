@@ -268,14 +268,15 @@ void draw_teacher(
     return;
   }
   const std::string of_family = dice.one_of(families);
-  draw.teacher = family(of_family);
-  draw.teacher->insert(draw.teacher->end(), data.begin(), data.end());
   const bool compares_layers = dice.chance(0.6);
   const int64_t fewest = dice.allows(stages > 1) ? 1 : stages;
-  draw.teacher->emplace_back(
-      "model.args.num_hidden_layers",
-      compares_layers ? value_of(draw.shape, "model.args.num_hidden_layers")
-                      : std::to_string(fewest + dice.one_of<int64_t>({0, 1, 2})));
+  const std::string layers = compares_layers ? value_of(draw.shape, "model.args.num_hidden_layers")
+                                             : std::to_string(fewest + dice.one_of<int64_t>({0, 1, 2}));
+  // The third layer of that flavor is the first with experts, whose keys a shorter model does not have.
+  const bool too_short = of_family == kNemotronHWithExperts && std::stoll(layers) < 3;
+  draw.teacher = family(too_short ? "nemotron_h" : of_family);
+  draw.teacher->insert(draw.teacher->end(), data.begin(), data.end());
+  draw.teacher->emplace_back("model.args.num_hidden_layers", layers);
   draw.teacher->emplace_back(
       "model.args.tie_word_embeddings", can_tie(of_family) ? dice.one_of<std::string>({"true", "false"}) : "false");
   const auto set = [&](const char* key, const std::string& value) {
