@@ -5,7 +5,9 @@
 #include "lehr/base/error.h"
 #include "lehr/config/command_line.h"
 #include "lehr/metric/throughput.h"
+#include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/llama3/family.h"
+#include "lehr/model/mistral/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
 #include "lehr/pretrained/weights.h"
@@ -19,6 +21,8 @@ descriptor::ModelFamilies families() {
   all.add(model::qwen3_dense_family());
   all.add(model::qwen3_moe_family());
   all.add(model::llama3_family());
+  all.add(model::deepseek_v3_family());
+  all.add(model::mistral_family());
   return all;
 }
 

@@ -4,6 +4,7 @@
     .bench/bin/python bench/compare.py --parts training --presets tiny,small,moe --dtypes fp32,bf16 --rounds 5
 
 training   training steps of every preset: tokens per second and peak memory
+attention  the same with latent attention (mla) and with a sliding window (window), with the peers that run them on a CPU
 memory     preset small with longer sequences: peak memory, with the peers at --memory-seq, and Lehr alone up to 16384
            tokens
 start      wall time of a process that runs one step of preset tiny
@@ -23,7 +24,7 @@ import tempfile
 import time
 
 from agree import compare as same_work
-from contenders import HERE, OTHERS, PEERS, SHAPES, Contenders, run, save_init, some_of, spread, too_large, why_not
+from contenders import ATTENTION_PEERS, ATTENTION_SHAPES, HERE, OTHERS, PEERS, SHAPES, Contenders, run, save_init, some_of, spread, too_large, why_not
 from machine import cpu_class
 from report import Report, Section
 
@@ -34,6 +35,16 @@ DEFAULT = ("By default Lehr recomputes matmul outputs of every second layer in b
 
 def training(section, contenders, a):
     """Returns what is wrong with the work of contenders."""
+    return steps_of(section, contenders, a, {preset: SHAPES[preset] for preset in a.presets})
+
+
+def attention(section, contenders, a):
+    section.add("mla: DeepSeek-V3 without experts, queries and keys of rank 512 and 256, heads of 64 + 32. window: Mistral, sequences of "
+                "4,096 tokens and a window of 512.", "")
+    return steps_of(section, contenders, a, ATTENTION_SHAPES)
+
+
+def steps_of(section, contenders, a, shapes):
     section.add(f"{a.rounds} alternating rounds of {a.steps} timed steps after 2 warm-up steps; the median step of a round counts. "
                 f"Contenders that are {SLOW} times slower than the fastest peer in the first round run in no other round."
                 + "".join(f" Without {name}, which was not installed." for name in contenders.absent)
@@ -43,21 +54,22 @@ def training(section, contenders, a):
     section.table("CPU", "preset", "dtype", "contender", "tokens/s: median (min to max)", "Lehr's ratio to it", "share of the peak",
                   "peak memory MB", "losses, norms differ by")
     wrong = []
-    for preset in a.presets:
+    for preset, shape in shapes.items():
         with tempfile.TemporaryDirectory() as folder:
             failed = save_init(preset, folder)
             for dtype in a.dtypes:
-                missing = failed or too_large(folder, dtype, SHAPES[preset][0] * SHAPES[preset][1])
+                missing = failed or too_large(folder, dtype, shape[0] * shape[1])
                 if missing:
                     section.row(cpu_class(), preset, dtype, "all", missing, "", "", "", "")
                 else:
-                    wrong += training_rows(section, contenders, a, preset, dtype, folder)
+                    wrong += training_rows(section, contenders, a, preset, shape, dtype, folder)
     return wrong
 
 
-def training_rows(section, contenders, a, preset, dtype, folder):
+def training_rows(section, contenders, a, preset, shape, dtype, folder):
     others = preset in ("small", "qwen3-0.6b")
-    commands = contenders.commands(folder, dtype, *SHAPES[preset], a.steps, 2, others=others, peak=True)
+    commands = contenders.commands(
+        folder, dtype, *shape, a.steps, 2, others=others, peak=True, peers=ATTENTION_PEERS.get(preset, PEERS))
     rounds = [{name: run(command) for name, command in commands.items()}]
     fastest = max([r["tokens_per_s"] for name, r in rounds[0].items() if name in contenders.peers and r], default=0)
     near = [name for name, r in rounds[0].items() if name == "lehr" or r and SLOW * r["tokens_per_s"] > fastest]
@@ -188,7 +200,7 @@ def loading_rows(section, place, group, count):
         section.row(place, name, spread(seconds, 3) if seconds else why_not([r[name] for r in rounds]), spread(shares) if shares else "")
 
 
-PARTS = {"training": ("Training steps", training), "memory": ("Memory and sequence length", memory),
+PARTS = {"training": ("Training steps", training), "attention": ("Latent attention and windows", attention), "memory": ("Memory and sequence length", memory),
          "start": ("A process of one step", start), "loading": ("Loading weights", loading)}
 
 

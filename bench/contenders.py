@@ -14,6 +14,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PEERS = ("transformers eager", "transformers compile", "torchtitan eager", "torchtitan compile", "jax jit")
 # Tokens per sequence and sequences of a step.
 SHAPES = {"tiny": (512, 4), "small": (1024, 1), "moe": (1024, 2), "qwen3-0.6b": (1024, 1)}
+# The same for attention that Qwen3 does not have, and the peers that run it. torchtitan's windows need FlexAttention, whose
+# backward does not run on CPUs.
+ATTENTION_SHAPES = {"mla": (1024, 1), "window": (4096, 1)}
+ATTENTION_PEERS = {"mla": PEERS[:4], "window": PEERS[:2]}
 # Lehr with n of selective_ac_option = "op n" (matmul outputs of every n-th layer are recomputed in backward) other than
 # the default of 2; 0: nothing is recomputed.
 OTHERS = {"lehr, all kept": 0, 'lehr, "op"': 1}
@@ -96,13 +100,13 @@ class Contenders:
         for name in self.absent:
             print(f"{name} is not installed and is left out; bench/peer_{name}.py tells how to install it")
 
-    def commands(self, folder, dtype, seq, batch, steps, warmup, others=False, peak=False, threads=None):
+    def commands(self, folder, dtype, seq, batch, steps, warmup, others=False, peak=False, threads=None, peers=PEERS):
         work = ["--model", folder, "--dtype", dtype, "--seq", str(seq), "--batch", str(batch),
                 "--steps", str(steps), "--warmup", str(warmup), "--threads", str(threads or os.cpu_count())]
         found = {"lehr": [self.lehr] + work + ["--measure_peak"] * peak}
         if others:
             found |= {name: [self.lehr] + work + [f"--recompute_matmuls={n}"] for name, n in OTHERS.items()}
-        for name in self.peers:
+        for name in [name for name in self.peers if name in peers]:
             script, mode = name.split()
             found[name] = [sys.executable, os.path.join(HERE, f"peer_{script}.py")] + work + ["--mode", mode]
         return found

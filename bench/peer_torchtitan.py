@@ -1,4 +1,4 @@
-"""Trains torchtitan's Qwen3 on the work of bench/train_step.cpp and prints one JSON line.
+"""Trains torchtitan's Qwen3 or DeepSeek-V3 (without experts) on the work of bench/train_step.cpp and prints one JSON line.
 
 torchtitan's trainer needs GPUs, so its model, loss and state-dict adapter are used directly, and
 scaled_dot_product_attention is plugged in: its own attention backends cannot run backward on a CPU. --mode compile compiles
@@ -20,9 +20,11 @@ from peer_work import arguments, train
 # torchtitan 0.3.0 needs a newer torch than 2.11; the missing functions are not used on one device.
 if not hasattr(torch.distributed.fsdp, "DataParallelMeshDims"):
     torch.distributed.fsdp.DataParallelMeshDims = type("DataParallelMeshDims", (), {})
-import torchtitan.models.qwen3 as qwen3  # noqa: E402
+import torchtitan.models.deepseek_v3 as deepseek_v3  # noqa: E402
+import torchtitan.models.qwen3 as qwen3
 from torchtitan.components.loss import CrossEntropyLoss
-from torchtitan.models.common import CosSinRoPE, Embedding, Linear
+from torchtitan.models.common import ComplexRoPE, CosSinRoPE, Embedding, Linear
+from torchtitan.models.deepseek_v3.state_dict_adapter import DeepSeekV3StateDictAdapter
 from torchtitan.protocols.module import Module
 
 
@@ -42,11 +44,7 @@ class Attention(Module):
             q, k, v, is_causal=True, scale=scale, enable_gqa=enable_gqa).transpose(1, 2)
 
 
-def build(folder, seq, dtype_name):
-    dtype = torch.bfloat16 if dtype_name == "bf16" else torch.float32
-    with open(os.path.join(folder, "config.json")) as f:
-        c = json.load(f)
-    theta = (c.get("rope_parameters") or c)["rope_theta"]
+def qwen3_config(c, seq, theta):
     shape = dict(
         n_layers=c["num_hidden_layers"], dim=c["hidden_size"], n_heads=c["num_attention_heads"],
         n_kv_heads=c["num_key_value_heads"], head_dim=c["head_dim"], attn_backend="varlen",
@@ -58,17 +56,44 @@ def build(folder, seq, dtype_name):
             top_k=c["num_experts_per_tok"], moe_comm_backend="standard")
     else:
         layers = qwen3._build_qwen3_layers(**shape, hidden_dim=c["intermediate_size"])
-    for layer in layers:
-        layer.attention.inner_attention = Attention.Config()
     tied = c["tie_word_embeddings"]
-    config = qwen3.Qwen3Model.Config(
+    return qwen3.Qwen3Model.Config(
         vocab_size=c["vocab_size"], dim=c["hidden_size"], norm=qwen3._qwen3_norm(c["hidden_size"]),
         enable_weight_tying=tied, layers=layers,
         tok_embeddings=Embedding.Config(
             num_embeddings=c["vocab_size"], embedding_dim=c["hidden_size"],
             param_init=qwen3._EMBEDDING_SKIP_INIT if tied else qwen3._EMBEDDING_INIT),
         lm_head=Linear.Config(in_features=c["hidden_size"], out_features=c["vocab_size"],
-                              param_init=qwen3._LINEAR_INIT))
+                              param_init=qwen3._LINEAR_INIT)), bool(experts)
+
+
+def deepseek_v3_config(c, seq, theta):
+    assert c["first_k_dense_replace"] == c["num_hidden_layers"], "layers with experts are not compared"
+    dim = c["hidden_size"]
+    layers = deepseek_v3._build_dsv3_layers(
+        n_layers=c["num_hidden_layers"], n_dense_layers=c["num_hidden_layers"], dim=dim, n_heads=c["num_attention_heads"],
+        mscale=1.0, dense_hidden_dim=c["intermediate_size"], moe_hidden_dim=1, num_experts=1, num_shared_experts=1,
+        router_top_k=1, router_score_func="sigmoid", attn_backend="varlen", moe_comm_backend="standard",
+        non_blocking_capacity_factor=None, rope=ComplexRoPE.Config(dim=c["qk_rope_head_dim"], max_seq_len=seq, theta=theta),
+        **{key: c[key] for key in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")})
+    return deepseek_v3.DeepSeekV3Model.Config(
+        vocab_size=c["vocab_size"], dim=dim, layers=layers,
+        norm=deepseek_v3.RMSNorm.Config(normalized_shape=dim, eps=c["rms_norm_eps"], param_init=deepseek_v3._NORM_INIT),
+        tok_embeddings=Embedding.Config(
+            num_embeddings=c["vocab_size"], embedding_dim=dim, param_init=deepseek_v3._EMBEDDING_INIT),
+        lm_head=Linear.Config(in_features=dim, out_features=c["vocab_size"],
+                              param_init=deepseek_v3._output_linear_init(dim))), False
+
+
+def build(folder, seq, dtype_name):
+    dtype = torch.bfloat16 if dtype_name == "bf16" else torch.float32
+    with open(os.path.join(folder, "config.json")) as f:
+        c = json.load(f)
+    theta = (c.get("rope_parameters") or c)["rope_theta"]
+    latent = c["model_type"] == "deepseek_v3"
+    config, experts = (deepseek_v3_config if latent else qwen3_config)(c, seq, theta)
+    for layer in config.layers:
+        layer.attention.inner_attention = Attention.Config()
     torch.set_default_dtype(dtype)
     with torch.device("meta"):
         model = config.build()
@@ -77,7 +102,8 @@ def build(folder, seq, dtype_name):
     with torch.no_grad():
         model.init_states(buffer_device=torch.device("cpu"))
     weights = {k: v.to(dtype) for k, v in load_file(os.path.join(folder, "model.safetensors")).items()}
-    loaded = model.load_state_dict(qwen3.Qwen3StateDictAdapter(config, None).from_hf(weights), strict=False)
+    adapter = DeepSeekV3StateDictAdapter if latent else qwen3.Qwen3StateDictAdapter
+    loaded = model.load_state_dict(adapter(config, None).from_hf(weights), strict=False)
     missing = [name for name in loaded.missing_keys if "expert_bias" not in name and "rope" not in name]
     assert not missing and not loaded.unexpected_keys, (missing, loaded.unexpected_keys)
     return model.train(), c["vocab_size"], "bf16" if experts else dtype_name

@@ -1,9 +1,9 @@
-"""Trains Qwen3 by Hugging Face transformers on the work of bench/train_step.cpp and prints one JSON line.
+"""Trains a model by Hugging Face transformers on the work of bench/train_step.cpp and prints one JSON line.
 
 --save-init FOLDER writes the initial weights that every contender starts from, and stops.
 """
 import torch
-from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, DeepseekV3Config, MistralConfig, Qwen3Config, Qwen3MoeConfig
 
 from peer_work import arguments, train
 
@@ -21,12 +21,20 @@ PRESETS = {
                 mlp_only_layers=[], output_router_logits=False),
     "qwen3-0.6b": dict(hidden_size=1024, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8, head_dim=128,
                        intermediate_size=3072, vocab_size=151936),
+    # Multi-head latent attention, as in DeepSeek-V3, without experts.
+    "mla": dict(hidden_size=1024, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=16, q_lora_rank=512,
+                kv_lora_rank=256, qk_nope_head_dim=64, qk_rope_head_dim=32, v_head_dim=64, intermediate_size=3072,
+                first_k_dense_replace=8, vocab_size=32768, tie_word_embeddings=False, rms_norm_eps=1e-5),
+    # A query sees the 512 tokens before it, as in Mistral 7B, whose window is 4,096.
+    "window": dict(hidden_size=512, num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=4, head_dim=64,
+                   intermediate_size=1536, vocab_size=8192, sliding_window=512),
 }
+CONFIGS = {"moe": Qwen3MoeConfig, "mla": DeepseekV3Config, "window": MistralConfig}
 
 
 def save_init(preset, folder):
     torch.manual_seed(1)
-    config = (Qwen3MoeConfig if "num_experts" in PRESETS[preset] else Qwen3Config)(**{
+    config = CONFIGS.get(preset, Qwen3Config)(**{
         **dict(tie_word_embeddings=True, max_position_embeddings=4096, rms_norm_eps=1e-6, initializer_range=0.02,
                use_cache=False, attention_dropout=0.0, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
         **PRESETS[preset]})
