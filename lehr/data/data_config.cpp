@@ -56,7 +56,11 @@ void DatasetConfig::fields(FieldVisitor& v) {
       split_documents,
       "Text: the end of a document. \"\": the end of the file; \"line\": every line is a document; \"blank_line\": "
       "blank lines; anything else is a separator, such as \"<|endoftext|>\".");
-  v.optional("messages_key", messages_key, "Chat: the key or column of a conversation's messages.");
+  v.optional(
+      "messages_key",
+      messages_key,
+      "Chat: the key or column of a conversation's messages: OpenAI's, with \"role\" and \"content\", or ShareGPT's, with "
+      "\"from\" and \"value\". In JSON, \"conversations\" is found without this key.");
   v.optional(
       "prompt_key",
       prompt_key,
