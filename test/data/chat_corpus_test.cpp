@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "lehr/data/chat_rows.h"
 #include "lehr/data/loader.h"
 #include "lehr/data/open_data.h"
