@@ -171,8 +171,8 @@ void warn_of_short_schedule(const Run& run) {
   const int64_t end = spans - run.state.schedule_ahead;
   if (run.ranks.is_main() && run.config.lr_scheduler.total_steps && end < steps && run.state.step < steps) {
     run.logger.warn(
-        "lr_scheduler.total_steps = {}: the schedule ends at step {}, before training.steps = {}, and later steps keep its "
-        "last learning rate, {:.3g}; raise the one, or lower the other",
+        "lr_scheduler.total_steps = {}: the schedule ends at step {}, before training.steps = {}, and later steps keep "
+        "its last learning rate, {:.3g}; raise the one, or lower the other",
         spans,
         end,
         steps,
