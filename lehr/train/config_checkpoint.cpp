@@ -11,6 +11,8 @@
 namespace lehr::train {
 
 namespace {
+namespace fs = std::filesystem;
+
 // The parts of a checkpoint other than weights, by torchtitan's names.
 const std::vector<std::string> kParts{"optimizer", "lr_scheduler", "dataloader", "train_state"};
 // The settings that a run may change when it resumes.
@@ -160,13 +162,20 @@ void CheckpointConfig::check(Problems& problems) const {
   if (folder.empty()) {
     problems.add("checkpoint.folder", "expected the name of a folder, found an empty string");
   }
+  // Only job.dump_folder is locked against a second run.
+  if (const fs::path path = folder; path.is_absolute() || std::find(path.begin(), path.end(), "..") != path.end()) {
+    problems.add(
+        "checkpoint.folder",
+        "expected a folder inside job.dump_folder, such as \"checkpoints\", found \"" + folder +
+            "\"; for checkpoints elsewhere, set job.dump_folder");
+  }
   if (local_interval > 0 && (!enable || local_interval >= interval)) {
     problems.add(
         "checkpoint.local_interval",
         enable ? "has no effect unless it is less than checkpoint.interval; lower it, or set it to 0"
                : "has no effect while checkpoint.enable is false; remove one of the two");
   }
-  if (!std::filesystem::path(local_folder).is_absolute()) {
+  if (!fs::path(local_folder).is_absolute()) {
     problems.add("checkpoint.local_folder", "expected an absolute path, found \"" + local_folder + "\"");
   }
   if (!enable && load_step >= 0) {
