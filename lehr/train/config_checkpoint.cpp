@@ -34,6 +34,11 @@ void CheckpointConfig::fields(FieldVisitor& v) {
   v.optional("interval", interval, "Steps between checkpoints; the last step is always saved.", positive());
   v.optional("keep_latest_k", keep_latest_k, "Number of complete checkpoints to keep; 0: all.", at_least(0));
   v.optional(
+      "keep_best",
+      keep_best,
+      "Also keep the checkpoint with the lowest validation loss, whatever its age; the link \"best\" beside the "
+      "checkpoints leads to it. Needs a validation after the step of each checkpoint.");
+  v.optional(
       "local_interval",
       local_interval,
       "Steps between local checkpoints, of which only the newest is kept: a run whose processes died resumes from it, "
@@ -141,6 +146,27 @@ void CheckpointConfig::check_adapters(Problems& problems) const {
         : !initial_load_strict   ? "checkpoint.initial_load_strict"
                                  : "checkpoint.exclude_from_loading",
         "adapters are trained on the complete base weights: remove this key with peft.method = \"lora\"");
+  }
+}
+
+void CheckpointConfig::check_best(Problems& problems, const ValidationConfig& validation) const {
+  const std::string key = "checkpoint.keep_best";
+  if (!keep_best) {
+    return;
+  }
+  if (!enable || !validation.enable) {
+    problems.add(
+        key,
+        enable ? "compares checkpoints by their validation loss: set validation.enable = true, or leave the key out"
+               : "has no effect while checkpoint.enable is false; remove one of the two");
+  } else if (validation.freq > 0 && interval % validation.freq != 0) {
+    problems.add(
+        key,
+        fmt::format(
+            "needs a validation after the step of each checkpoint: checkpoint.interval must be a multiple of "
+            "validation.freq ({}), found {}",
+            validation.freq,
+            interval));
   }
 }
 

@@ -100,6 +100,7 @@ RunState resumed_state(const RunState& then, const ConfiguredRun& now, const std
   state.num_tokens = then.num_tokens;
   state.skipped = then.skipped;
   state.schedule_ahead = then.schedule_ahead;
+  state.validation_loss = then.validation_loss;
   state.sequences_read = continued_data_position(then, now, folder, otherwise);
   require(
       then.optimizer.empty() || then.optimizer == state.optimizer,

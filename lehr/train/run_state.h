@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct RunState {
   std::string optimizer = {};  ///< Its name; empty in older checkpoints.
   /// optimizer.lr, and the learning rates of its param_groups; empty in older checkpoints.
   std::vector<double> learning_rates = {};
+  /// Loss of the validation after `step`, with checkpoint.keep_best; unset if there was none.
+  std::optional<double> validation_loss = {};
   std::string data_fingerprint = {};  ///< Identifies the data and its order; empty in older checkpoints.
   std::string base_fingerprint = {};  ///< Identifies the base weights of adapters; empty without adapters.
   void fields(FieldVisitor& v);
