@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
+#include <utility>
 
 #include "lehr/app/command.h"
 #include "lehr/app/model_and_data.h"
@@ -58,20 +59,26 @@ struct GenerateOptions {
   }
 };
 
-// Prints text as tokens are generated, and holds back bytes that are not a complete character yet.
+// Prints a prompt and the text after it as tokens are generated, and holds back bytes that are not a complete character
+// yet. Before the first token nothing is printed, since the model may refuse the prompt.
 class Printer {
  public:
-  explicit Printer(const data::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  Printer(const data::Tokenizer& tokenizer, std::string prompt) : tokenizer_(tokenizer), prompt_(std::move(prompt)) {}
   void add(int64_t token) {
+    print_prompt();
     ids_.push_back(static_cast<int32_t>(token));
     const std::string text = tokenizer_.decode(ids_, true);
     if (!text.ends_with("\xEF\xBF\xBD")) {
       flush(text);
     }
   }
-  void finish() { flush(tokenizer_.decode(ids_, true)); }
+  void finish() {
+    print_prompt();
+    flush(tokenizer_.decode(ids_, true));
+  }
 
  private:
+  void print_prompt() { std::fputs(std::exchange(prompt_, "").c_str(), stdout); }
   void flush(const std::string& text) {
     if (text.size() > printed_) {
       std::fputs(text.substr(printed_).c_str(), stdout);
@@ -80,6 +87,7 @@ class Printer {
     }
   }
   const data::Tokenizer& tokenizer_;
+  std::string prompt_;
   std::vector<int32_t> ids_;
   size_t printed_ = 0;
 };
@@ -158,8 +166,7 @@ void generate_on(
     fmt::print("[{}]\n", fmt::join(train::generate(*model, prompt.ids, sampling), ", "));
     return;
   }
-  std::fputs(options.chat ? "" : options.prompt->c_str(), stdout);
-  Printer printer(*tokenizer);
+  Printer printer(*tokenizer, options.chat ? "" : *options.prompt);
   train::generate(*model, prompt.ids, sampling, [&](int64_t token) {
     printer.add(token);
     return true;

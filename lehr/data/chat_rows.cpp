@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <map>
 
 #include "lehr/base/error.h"
 #include "lehr/config/json_shape.h"
@@ -14,6 +15,7 @@ namespace lehr::data {
 namespace {
 
 constexpr std::string_view kBlank = " \t\r\n";
+constexpr const char* kShareGptKey = "conversations";
 
 /// Returns whether the first non-blank character is a '['.
 bool is_list(const std::filesystem::path& path) {
@@ -35,6 +37,7 @@ RowKeys keys_of(const DatasetConfig& columns) {
   RowKeys keys{.optional = {"tools", "chat_template_kwargs"}};
   if (columns.prompt_key.empty()) {
     keys.required = {columns.messages_key};
+    keys.optional.emplace_back("system");
   } else {
     keys.required = {columns.prompt_key, columns.answer_key};
     if (!columns.input_key.empty()) {
@@ -203,6 +206,50 @@ void set_content(ChatJson& messages) {
   }
 }
 
+/// Returns the role that ShareGPT's "from" stands for.
+std::string role_of(const ChatJson& from, size_t index) {
+  static const std::map<std::string, std::string> kShareGptRoles{
+      {"human", "user"},
+      {"gpt", "assistant"},
+      {"user", "user"},
+      {"assistant", "assistant"},
+      {"system", "system"},
+      {"tool", "tool"},
+      {"observation", "observation"}};
+  const std::string name = from.is_string() ? from.get<std::string>() : from.dump();
+  const auto role = kShareGptRoles.find(name);
+  require(
+      role != kShareGptRoles.end(),
+      "messages[{}].from: expected human, gpt, system, tool or observation, found \"{}\"; write calls of tools as "
+      "\"tool_calls\" of a message with \"role\": \"assistant\"",
+      index,
+      name);
+  return role->second;
+}
+
+/// Renames the keys and roles of ShareGPT's messages, {"from": "human", "value": "..."}, and makes a string under
+/// `system`, beside the messages, the first message.
+void rename_sharegpt(ChatJson& messages, const ChatJson& system) {
+  bool renamed = false;
+  for (size_t i = 0; messages.is_array() && i < messages.size(); ++i) {
+    ChatJson& message = messages[i];
+    if (message.is_object() && message.contains("from") && !message.contains("role")) {
+      message["role"] = role_of(message["from"], i);
+      ChatJson value = message.value("value", ChatJson());  // a new key moves the others
+      message["content"] = std::move(value);
+      message.erase("from");
+      message.erase("value");
+      renamed = true;
+    }
+  }
+  if (renamed && system.is_string() && system != "") {
+    require(
+        !messages[0].is_object() || messages[0].value("role", ChatJson()) != "system",
+        "system: there is a system message both here and in messages[0]; remove one of the two");
+    messages.insert(messages.begin(), ChatJson{{"role", "system"}, {"content", system}});
+  }
+}
+
 ChatJson parse(const std::string& text) {
   require_json_shape(text, "the row");
   try {
@@ -226,12 +273,16 @@ ChatJson conversation_of(const ChatRow& row, const DatasetConfig& columns) {
     }
   }
   if (columns.prompt_key.empty()) {
+    const bool sharegpt = columns.messages_key == DatasetConfig().messages_key &&
+                          !object.contains(columns.messages_key) && object.contains(kShareGptKey);
+    const std::string key = sharegpt ? kShareGptKey : columns.messages_key;
     require(
-        object.contains(columns.messages_key),
+        object.contains(key),
         "the object has no key \"{}\". messages_key names the key of the messages, prompt_key and answer_key those of "
         "a question and its answer",
-        columns.messages_key);
-    conversation["messages"] = std::move(object[columns.messages_key]);
+        key);
+    conversation["messages"] = std::move(object[key]);
+    rename_sharegpt(conversation["messages"], object.value("system", ChatJson()));
     set_content(conversation["messages"]);
     return conversation;
   }

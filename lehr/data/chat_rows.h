@@ -50,7 +50,9 @@ class ChatRowReader {
 };
 
 /// Converts an object to a conversation (see ConversationEncoder): its messages under `messages_key`, or a question and
-/// an answer under the keys that the config names. Throws a usage error that names the key, without the position.
+/// an answer under the keys that the config names. Messages may be ShareGPT's, {"from": "human", "value": "..."}, and
+/// are then also found under "conversations", with a "system" beside them. Throws a usage error that names the key,
+/// without the position.
 ChatJson conversation_of(const ChatRow& row, const DatasetConfig& columns);
 
 }  // namespace lehr::data

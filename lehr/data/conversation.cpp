@@ -36,11 +36,6 @@ void check(const ChatJson& conversation) {
   for (size_t i = 0; i < messages.size(); ++i) {
     const ChatJson& message = messages[i];
     require(
-        !message.is_object() || message.contains("role") || !message.contains("from"),
-        "messages[{}]: expected \"role\" and \"content\", found \"from\" and \"value\" (ShareGPT); rename them, and "
-        "the roles \"human\" and \"gpt\" to \"user\" and \"assistant\"",
-        i);
-    require(
         message.is_object() && message.contains("role") && message["role"].is_string(),
         "messages[{}]: expected an object with \"role\" and \"content\"",
         i);

@@ -27,9 +27,9 @@ void DatasetConfig::fields(FieldVisitor& v) {
        {"chat", DatasetKind::chat}},
       "Kind of the data. auto: by name (.tokens; JSON lines: .jsonl, .ndjson or .json; tables, whose rows are read as "
       "JSON lines: .parquet or .arrow; else text; .gz and .zst are decompressed). classification: lines \"label text\", "
-      "or JSON lines with a text and a label. token_classification: JSON lines with a list of words and a list of their "
-      "labels. pairs: JSON lines or tables with an anchor and a positive. chat: conversations, as JSON lines or one JSON "
-      "list.");
+      "or JSON lines or tables with a text and a label. token_classification: JSON lines or tables with a list of words "
+      "and a list of their labels. pairs: JSON lines or tables with an anchor and a positive. chat: conversations, as "
+      "JSON lines, tables or one JSON list. Tables as .csv are not read; convert them to JSON lines.");
   v.optional(
       "weight", weight, "Share of the training sequences, relative to the weights of other datasets.", positive());
   v.optional("text_key", text_key, "JSON lines: the key of the text; tables: the column.");
@@ -56,7 +56,11 @@ void DatasetConfig::fields(FieldVisitor& v) {
       split_documents,
       "Text: the end of a document. \"\": the end of the file; \"line\": every line is a document; \"blank_line\": "
       "blank lines; anything else is a separator, such as \"<|endoftext|>\".");
-  v.optional("messages_key", messages_key, "Chat: the key or column of a conversation's messages.");
+  v.optional(
+      "messages_key",
+      messages_key,
+      "Chat: the key or column of a conversation's messages: OpenAI's, with \"role\" and \"content\", or ShareGPT's, with "
+      "\"from\" and \"value\". In JSON, \"conversations\" is found without this key.");
   v.optional(
       "prompt_key",
       prompt_key,

@@ -11,6 +11,14 @@ namespace lehr::data {
 
 std::vector<std::filesystem::path> example_files(const std::filesystem::path& path) {
   std::error_code unreadable;
+  const bool compressed = path.extension() == ".gz" || path.extension() == ".zst";
+  require(
+      (compressed ? path.stem() : path).extension() != ".csv" || std::filesystem::is_directory(path, unreadable),
+      "{}: .csv files are not read; expected JSON lines (.jsonl) or tables (.parquet, .arrow). Convert the file, for "
+      "example with pandas: pandas.read_csv(\"{}\").to_json(\"{}\", orient=\"records\", lines=True)",
+      path.string(),
+      path.filename().string(),
+      (compressed ? path.stem() : path).stem().string() + ".jsonl");
   return std::filesystem::is_regular_file(path, unreadable) ? std::vector{path} : list_files({.path = path});
 }
 
@@ -49,7 +57,11 @@ simdjson::dom::element parse_row(simdjson::dom::parser& parser, const ExampleLin
   if (std::string changed(line.text); error == simdjson::STRING_ERROR && line.repair(changed)) {
     error = parser.parse(changed).get(value);
   }
-  require(error == simdjson::SUCCESS, "{}: not valid JSON ({})", line.where, simdjson::error_message(error));
+  require(
+      error == simdjson::SUCCESS,
+      "{}: not valid JSON ({}); expected one JSON object per line, or a table (.parquet, .arrow)",
+      line.where,
+      simdjson::error_message(error));
   return value;
 }
 

@@ -18,7 +18,8 @@
 
 namespace lehr::data {
 
-/// Returns the file `path`, whatever its name is, or the files of a folder or a pattern (TextSource).
+/// Returns the file `path`, whatever its name is, or the files of a folder or a pattern (TextSource). Throws a usage
+/// error for a .csv, which says how to convert it.
 std::vector<std::filesystem::path> example_files(const std::filesystem::path& path);
 
 /// Throws a usage error that begins with `path` unless both are at least 1.

@@ -160,7 +160,11 @@ void LRSchedulerConfig::fields(FieldVisitor& v) {
       warmup_steps,
       "Steps over which the learning rate rises linearly from 0; unset: 200.",
       at_least(0));
-  v.optional("total_steps", total_steps, "Length of the schedule in steps; unset: training.steps.", positive());
+  v.optional(
+      "total_steps",
+      total_steps,
+      "Length of the schedule in steps; unset: training.steps. Steps after its end keep its last learning rate.",
+      positive());
   v.optional(
       "decay_ratio",
       decay_ratio,

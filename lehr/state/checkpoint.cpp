@@ -235,16 +235,20 @@ void CheckpointStore::abandon(int64_t step) noexcept {
   fs::remove_all(temporary_path(step), ignored);
 }
 
-void CheckpointStore::keep_latest(int64_t count, std::optional<int64_t> spare) {
+void CheckpointStore::keep_latest(int64_t count, std::optional<int64_t> spare, std::optional<int64_t> best) {
   require(count >= 1, "{}: checkpoints to keep: expected 1 or more, found {}", root_.string(), count);
   auto checkpoints = list();
-  const auto surplus = static_cast<int64_t>(checkpoints.size()) - count;
+  auto surplus = static_cast<int64_t>(checkpoints.size()) - count;
   int64_t deleted = 0;
   for (const Checkpoint& checkpoint : checkpoints) {
     if (deleted >= surplus) {
       break;
     }
     if (checkpoint.step == spare) {
+      continue;
+    }
+    if (checkpoint.step == best) {
+      --surplus;
       continue;
     }
     // Rename first: a partially deleted folder must not look like a checkpoint.

@@ -62,8 +62,10 @@ class CheckpointStore {
   void abandon(int64_t step) noexcept;
 
   /// Deletes the checkpoints with the lowest steps until `count` are left, but never that of step `spare`: a run that
-  /// went back to an older checkpoint has just written it. Throws a usage error for a count below 1.
-  void keep_latest(int64_t count, std::optional<int64_t> spare = std::nullopt);
+  /// went back to an older checkpoint has just written it. That of step `best` is kept besides them. Throws a usage
+  /// error for a count below 1.
+  void keep_latest(
+      int64_t count, std::optional<int64_t> spare = std::nullopt, std::optional<int64_t> best = std::nullopt);
 
  private:
   std::filesystem::path hidden(int64_t step, const char* state) const;

@@ -331,6 +331,7 @@ void TrainConfig::check(Problems& problems) const {
   distillation.check(problems);
   distillation.check_run(problems, training);
   checkpoint.check(problems);
+  checkpoint.check_best(problems, validation);
   if (peft.has_adapters() && !checkpoint.initial_load_path) {
     problems.add("peft.method", "adapters need a base model: set checkpoint.initial_load_path to its folder");
   }

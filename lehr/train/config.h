@@ -148,6 +148,7 @@ struct CheckpointConfig {
   std::string folder = "checkpoints";
   int64_t interval = 500;
   int64_t keep_latest_k = 10;
+  bool keep_best = false;
   int64_t local_interval = 0;
   std::string local_folder = "/dev/shm";
   int64_t load_step = -1;
@@ -174,6 +175,8 @@ struct CheckpointConfig {
   std::vector<std::string> excluded_weights() const;
   /// Additional rules for a run that trains adapters.
   void check_adapters(Problems& problems) const;
+  /// Rules between keep_best and the section [validation].
+  void check_best(Problems& problems, const ValidationConfig& validation) const;
 
  private:
   void check_exclusions(Problems& problems) const;

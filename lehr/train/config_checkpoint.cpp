@@ -11,6 +11,8 @@
 namespace lehr::train {
 
 namespace {
+namespace fs = std::filesystem;
+
 // The parts of a checkpoint other than weights, by torchtitan's names.
 const std::vector<std::string> kParts{"optimizer", "lr_scheduler", "dataloader", "train_state"};
 // The settings that a run may change when it resumes.
@@ -31,6 +33,11 @@ void CheckpointConfig::fields(FieldVisitor& v) {
   v.optional("folder", folder, "Folder of the checkpoints, inside job.dump_folder.");
   v.optional("interval", interval, "Steps between checkpoints; the last step is always saved.", positive());
   v.optional("keep_latest_k", keep_latest_k, "Number of complete checkpoints to keep; 0: all.", at_least(0));
+  v.optional(
+      "keep_best",
+      keep_best,
+      "Also keep the checkpoint with the lowest validation loss, whatever its age; the link \"best\" beside the "
+      "checkpoints leads to it. Needs a validation after the step of each checkpoint.");
   v.optional(
       "local_interval",
       local_interval,
@@ -142,6 +149,27 @@ void CheckpointConfig::check_adapters(Problems& problems) const {
   }
 }
 
+void CheckpointConfig::check_best(Problems& problems, const ValidationConfig& validation) const {
+  const std::string key = "checkpoint.keep_best";
+  if (!keep_best) {
+    return;
+  }
+  if (!enable || !validation.enable) {
+    problems.add(
+        key,
+        enable ? "compares checkpoints by their validation loss: set validation.enable = true, or leave the key out"
+               : "has no effect while checkpoint.enable is false; remove one of the two");
+  } else if (validation.freq > 0 && interval % validation.freq != 0) {
+    problems.add(
+        key,
+        fmt::format(
+            "needs a validation after the step of each checkpoint: checkpoint.interval must be a multiple of "
+            "validation.freq ({}), found {}",
+            validation.freq,
+            interval));
+  }
+}
+
 void CheckpointConfig::check(Problems& problems) const {
   check_exclusions(problems);
   check_changes(problems);
@@ -160,13 +188,20 @@ void CheckpointConfig::check(Problems& problems) const {
   if (folder.empty()) {
     problems.add("checkpoint.folder", "expected the name of a folder, found an empty string");
   }
+  // Only job.dump_folder is locked against a second run.
+  if (const fs::path path = folder; path.is_absolute() || std::find(path.begin(), path.end(), "..") != path.end()) {
+    problems.add(
+        "checkpoint.folder",
+        "expected a folder inside job.dump_folder, such as \"checkpoints\", found \"" + folder +
+            "\"; for checkpoints elsewhere, set job.dump_folder");
+  }
   if (local_interval > 0 && (!enable || local_interval >= interval)) {
     problems.add(
         "checkpoint.local_interval",
         enable ? "has no effect unless it is less than checkpoint.interval; lower it, or set it to 0"
                : "has no effect while checkpoint.enable is false; remove one of the two");
   }
-  if (!std::filesystem::path(local_folder).is_absolute()) {
+  if (!fs::path(local_folder).is_absolute()) {
     problems.add("checkpoint.local_folder", "expected an absolute path, found \"" + local_folder + "\"");
   }
   if (!enable && load_step >= 0) {

@@ -1,5 +1,7 @@
 #include "lehr/train/run_changes.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -7,12 +9,23 @@
 
 namespace lehr::train {
 
+namespace {
+std::vector<double> learning_rates_of(const optim::OptimizerConfig& config) {
+  std::vector<double> rates{config.lr};
+  for (const optim::ParameterGroupConfig& group : config.param_groups) {
+    rates.push_back(group.lr.value_or(config.lr * group.lr_multiplier));
+  }
+  return rates;
+}
+}  // namespace
+
 RunState new_run_state(const TrainConfig& config, uint64_t data_fingerprint) {
   return {
       .seed = config.debug.seed,
       .rows_per_step = config.training.rows_per_step(),
       .seq_len = config.training.seq_len,
       .optimizer = optim::name_of(config.optimizer.name),
+      .learning_rates = learning_rates_of(config.optimizer),
       .data_fingerprint = fmt::format("{:016x}", data_fingerprint)};
 }
 
@@ -87,6 +100,7 @@ RunState resumed_state(const RunState& then, const ConfiguredRun& now, const std
   state.num_tokens = then.num_tokens;
   state.skipped = then.skipped;
   state.schedule_ahead = then.schedule_ahead;
+  state.validation_loss = then.validation_loss;
   state.sequences_read = continued_data_position(then, now, folder, otherwise);
   require(
       then.optimizer.empty() || then.optimizer == state.optimizer,
@@ -138,6 +152,13 @@ std::vector<std::string> describe_changes(const RunState& then, const RunState& 
   }
   if (!changes.empty()) {
     changes.push_back(fmt::format("the data continues at its sequence {}", state.sequences_read));
+  }
+  if (!then.learning_rates.empty() && then.learning_rates != state.learning_rates) {
+    changes.push_back(fmt::format(
+        "optimizer.lr{}: {} so far, {} from here on",
+        std::max(then.learning_rates.size(), state.learning_rates.size()) > 1 ? " and those of its param_groups" : "",
+        fmt::join(then.learning_rates, ", "),
+        fmt::join(state.learning_rates, ", ")));
   }
   return changes;
 }

@@ -43,7 +43,8 @@ RunState resumed_state(const RunState& then, const ConfiguredRun& now, const std
 void check_schedule_steps(
     const RunState& then, const RunState& state, const ConfiguredRun& now, const std::filesystem::path& folder);
 
-/// Returns a sentence for each setting in which `state` differs from the state `then` that it follows.
+/// Returns a sentence for each setting in which `state` differs from the state `then` that it follows, learning rates
+/// included.
 std::vector<std::string> describe_changes(const RunState& then, const RunState& state, const ConfiguredRun& now);
 
 }  // namespace lehr::train

@@ -20,6 +20,7 @@
 #include "lehr/state/async_checkpointer.h"
 #include "lehr/state/checkpoint.h"
 #include "lehr/state/weights.h"
+#include "lehr/train/best_checkpoint.h"
 #include "lehr/train/chat.h"
 #include "lehr/train/find_checkpoint.h"
 #include "lehr/train/local_checkpoints.h"
@@ -127,7 +128,14 @@ RunCheckpoints::RunCheckpoints(
       mesh_(mesh),
       coordinator_(make_coordinator(mesh, "checkpoints")),
       store_(std::make_unique<state::CheckpointStore>(checkpoint_root(config))),
-      writer_(std::make_unique<state::AsyncCheckpointer>(*store_, config.checkpoint.keep_latest_k, coordinator_)),
+      writer_(std::make_unique<state::AsyncCheckpointer>(
+          *store_,
+          config.checkpoint.keep_latest_k,
+          coordinator_,
+          device_queues,
+          state::AsyncCheckpointer::kPinnedBytes,
+          config.checkpoint.keep_best ? write_and_keep_best(*store_, config.checkpoint.keep_latest_k, coordinator_)
+                                      : state::WriteContents())),
       local_(std::make_unique<LocalCheckpoints>(
           config.checkpoint,
           checkpoint_root(config),
@@ -135,6 +143,7 @@ RunCheckpoints::RunCheckpoints(
           mesh != nullptr ? &mesh->transport() : nullptr)) {
   coordinator_->from_main("recover", [this] {
     store_->recover();
+    link_best(*store_, config_.checkpoint.keep_best);
     return std::string();
   });
   if (config.training.task == TaskKind::sft) {
@@ -251,6 +260,7 @@ std::vector<int64_t> RunCheckpoints::went_back_to(int64_t step) {
     for (const int64_t later : store_->set_aside_after(step)) {
       steps.push_back(std::to_string(later));
     }
+    link_best(*store_, config_.checkpoint.keep_best);
     write_file_atomically(went_back_file(step), "");
     return state::pack_texts(steps);
   });

@@ -165,6 +165,20 @@ void warn_of_other_tokenizer(const Run& run) {
         folder);
   }
 }
+
+void warn_of_short_schedule(const Run& run) {
+  const int64_t steps = run.config.training.steps, spans = run.state.schedule_steps;
+  const int64_t end = spans - run.state.schedule_ahead;
+  if (run.ranks.is_main() && run.config.lr_scheduler.total_steps && end < steps && run.state.step < steps) {
+    run.logger.warn(
+        "lr_scheduler.total_steps = {}: the schedule ends at step {}, before training.steps = {}, and later steps keep "
+        "its last learning rate, {:.3g}; raise the one, or lower the other",
+        spans,
+        end,
+        steps,
+        run.config.optimizer.lr * run.lr_factor(steps - 1));
+  }
+}
 }  // namespace
 
 RunStart find_start(Run& run) {
@@ -209,6 +223,7 @@ RunStart find_start(Run& run) {
       start.changes = start.initial_load->changes(run.state, now);
     }
   }
+  warn_of_short_schedule(run);
   return start;
 }
 

@@ -17,6 +17,8 @@ void RunState::fields(FieldVisitor& v) {
   v.required("seq_len", seq_len, "Tokens per sequence.", positive());
   v.optional("schedule_steps", schedule_steps, "Steps that the learning-rate schedule spans.", at_least(0));
   v.optional("optimizer", optimizer, "The value of optimizer.name.");
+  v.optional("learning_rates", learning_rates, "The values of optimizer.lr and of its param_groups.");
+  v.optional("validation_loss", validation_loss, "Loss of the validation after these steps (checkpoint.keep_best).");
   v.optional("data_fingerprint", data_fingerprint, "Identifies the data and its order.");
   v.optional("base_fingerprint", base_fingerprint, "Identifies the base weights of adapters.");
 }

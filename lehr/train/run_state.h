@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "lehr/config/fields.h"
 
@@ -26,8 +28,12 @@ struct RunState {
   int64_t seed = 0;
   int64_t rows_per_step = 0;
   int64_t seq_len = 0;
-  int64_t schedule_steps = 0;         ///< Steps that the learning-rate schedule spans; 0 in older checkpoints.
-  std::string optimizer = {};         ///< Its name; empty in older checkpoints.
+  int64_t schedule_steps = 0;  ///< Steps that the learning-rate schedule spans; 0 in older checkpoints.
+  std::string optimizer = {};  ///< Its name; empty in older checkpoints.
+  /// optimizer.lr, and the learning rates of its param_groups; empty in older checkpoints.
+  std::vector<double> learning_rates = {};
+  /// Loss of the validation after `step`, with checkpoint.keep_best; unset if there was none.
+  std::optional<double> validation_loss = {};
   std::string data_fingerprint = {};  ///< Identifies the data and its order; empty in older checkpoints.
   std::string base_fingerprint = {};  ///< Identifies the base weights of adapters; empty without adapters.
   void fields(FieldVisitor& v);

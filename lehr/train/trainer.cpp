@@ -1,5 +1,6 @@
 #include "lehr/train/trainer.h"
 
+#include <cmath>
 #include <utility>
 
 #include "lehr/base/error.h"
@@ -7,6 +8,7 @@
 #include "lehr/base/value_of.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/metric/device_memory.h"
+#include "lehr/train/best_checkpoint.h"
 #include "lehr/train/corruption.h"
 #include "lehr/train/flight_record.h"
 #include "lehr/train/generate.h"
@@ -128,6 +130,7 @@ void Trainer::end_step(LaunchedStep launched, double lr_factor) {
   results.flush();  // the previous step's
   RunState& state = run_->state;
   state.step = launched.step;
+  state.validation_loss.reset();
   state.sequences_read += rows_.global;
   state.num_tokens += launched.result.work.tokens;
   results.add(std::move(launched), state, run_->config.optimizer.lr * lr_factor);
@@ -221,6 +224,9 @@ void Trainer::validate_if_cut_short() {
   const int64_t step = run_->state.step;
   if (run_->ranks.any(step > 0 && validation_due(step) && run_->log && !run_->log->has_validation(step))) {
     validate(step);
+    if (run_->state.validation_loss) {
+      save(step);  // its checkpoint was saved without the loss
+    }
   }
 }
 
@@ -237,6 +243,9 @@ void Trainer::validate(int64_t step) {
     return;
   }
   result_.validation_loss = measured.loss;
+  if (run.config.checkpoint.keep_best && std::isfinite(measured.loss)) {
+    run.state.validation_loss = measured.loss;
+  }
   const auto metrics = run.log ? run.log->validated(step, measured) : learned_metrics(measured);
   emit(Event::validation_end, step, &metrics);
 }
@@ -296,6 +305,9 @@ void Trainer::close() {
     }
     require_saved(*run_->checkpoints, last_save_problem_);
     run_->checkpoints->local().close();
+    if (run_->config.checkpoint.keep_best && run_->ranks.is_main()) {
+      run_->logger.info("best       {}", describe_best(run_->config));
+    }
   }
   if (run_->log) {
     run_->log->finish();

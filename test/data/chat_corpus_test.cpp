@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "lehr/data/chat_rows.h"
 #include "lehr/data/loader.h"
 #include "lehr/data/open_data.h"
@@ -122,6 +124,39 @@ TEST(ChatCorpus, ColumnsMakeAQuestionAndAnAnswer) {
       HasSubstr("a.jsonl:1: the object has no key \"response\", which answer_key names"));
 }
 
+TEST(ChatCorpus, ReadsShareGptsKeysAndRoles) {
+  const TemporaryFolder folder;
+  const std::string first =
+      R"({"id": "1", "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "xy"}]})";
+  const std::string weights =
+      R"({"messages": [{"from": "human", "value": "r", "weight": 0}, {"from": "gpt", "value": "s", "weight": 0.0}, )"
+      R"({"from": "tool", "value": "t"}, {"from": "gpt", "value": "u", "weight": 1.0}]})";
+  DataConfig config = chat_config(write_file(folder / "a.jsonl", first + "\n" + weights + "\n"));
+  EXPECT_THAT(shown(open(config, 20).train->sample_at(0)), ElementsAre("Uq.Axy.Ur.As.Ut.Au. ", "___xy.__________u.__"));
+
+  config.datasets[0].messages_key = "turns";
+  write_file(folder / "a.jsonl", R"({"turns": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]})");
+  EXPECT_EQ(shown(open(config, 8).train->sample_at(0))[0], "Uq.Aa.  ");
+  write_file(folder / "a.jsonl", first);
+  EXPECT_THAT(usage_error_of([&] { open(config, 8); }), HasSubstr("the object has no key \"turns\""));
+}
+
+TEST(ChatCorpus, ShareGptsSystemBesideTheMessagesIsTheFirstOne) {
+  const auto conversation = [](const std::string& text) { return conversation_of({.text = text, .file = "a"}, {}); };
+  const std::string messages = R"([{"from": "human", "value": "q"}, {"from": "assistant", "value": "a"}])";
+  const auto expected = [](const std::string& system) {
+    return ChatJson::parse(
+        R"({"messages": [)" + system + R"({"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})");
+  };
+  EXPECT_EQ(
+      conversation(R"({"system": "s", "conversations": )" + messages + "}"),
+      expected(R"({"role": "system", "content": "s"}, )"));
+  for (const char* none : {"\"\"", "null"}) {
+    EXPECT_EQ(
+        conversation(R"({"system": )" + std::string(none) + R"(, "conversations": )" + messages + "}"), expected(""));
+  }
+}
+
 TEST(ChatCorpus, LongConversationsAreDroppedOrTruncatedAndCounted) {
   const TemporaryFolder folder;
   const auto path =
@@ -193,8 +228,13 @@ TEST(ChatCorpus, NamesFileAndLineOfInvalidConversations) {
       {R"({"tools": )" + std::string(100000, '[') + std::string(100000, ']') + "," + good.substr(1),
        "nested more than"},
       {"[1]\n", "a.jsonl:2: expected a JSON object, found array"},
-      {R"({"messages": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]})",
-       "messages[0]: expected \"role\" and \"content\", found \"from\" and \"value\" (ShareGPT)"},
+      {R"({"conversations": [{"from": "function_call", "value": "f"}, {"from": "gpt", "value": "b"}]})",
+       "a.jsonl:2: messages[0].from: expected human, gpt, system, tool or observation, found \"function_call\"; write"},
+      {R"({"conversations": [{"from": 1, "value": "a"}]})", "observation, found \"1\""},
+      {R"({"conversations": [{"from": "human"}, {"from": "gpt", "value": "b"}]})",
+       "a.jsonl:2: messages[0]: has neither \"content\" nor \"tool_calls\""},
+      {R"({"system": "s", "conversations": [{"from": "system", "value": "a"}, {"from": "gpt", "value": "b"}]})",
+       "a.jsonl:2: system: there is a system message both here and in messages[0]"},
       {"\xFF\n", "a.jsonl:2: not valid UTF-8"},
       {R"({"messages": [{"role": "system", "content": "s"}, {"role": "assistant", "content": "a"}]})",
        "a.jsonl:2: t.jinja:1: the template refuses this: no system message here"}};

@@ -60,6 +60,12 @@ TEST(Classification, BadLinesAreNamedByFileAndLine) {
   EXPECT_THAT(error_for("a.jsonl", "{\"label\": 1}\n"), HasSubstr("a.jsonl:1: expected an object with a text"));
 }
 
+TEST(Classification, ACsvIsRefused) {
+  const TemporaryFolder folder;
+  const auto path = write_file(folder / "a.csv", "label,text\n1,good\n");
+  EXPECT_THAT(usage_error_of([&] { open(path); }), HasSubstr("a.csv: .csv files are not read; expected JSON lines"));
+}
+
 TEST(Classification, MasksMarkTheTextAndItsLastToken) {
   const auto dataset = open(repository("test/data/data/sst2_sample.txt"), 100);
   ClassificationLoader loader(

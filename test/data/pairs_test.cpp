@@ -66,6 +66,25 @@ TEST(Pairs, BadLinesAreNamedByFileAndLine) {
   EXPECT_THAT(error_for(""), HasSubstr("contains no pair of texts"));
 }
 
+TEST(Pairs, OfACsvAreRefusedWithTheWayToConvertIt) {
+  const TemporaryFolder folder;
+  const auto error_for = [&](const char* name) {
+    const auto path = write_file(folder / name, "anchor,positive\nwho?,me\n");
+    return usage_error_of([&] { open(path); });
+  };
+  for (const char* name : {"a.b.csv", "a.b.csv.gz"}) {
+    EXPECT_THAT(
+        error_for(name),
+        HasSubstr(
+            std::string(name) +
+            ": .csv files are not read; expected JSON lines (.jsonl) or tables (.parquet, .arrow). "
+            "Convert the file, for example with pandas: pandas.read_csv(\"" +
+            name + "\").to_json(\"a.b.jsonl\", orient=\"records\", lines=True)"));
+  }
+  EXPECT_THAT(error_for("a.tsv"), HasSubstr("a.tsv:1: not valid JSON"));
+  EXPECT_THAT(error_for("a.tsv"), HasSubstr("; expected one JSON object per line, or a table (.parquet, .arrow)"));
+}
+
 TEST(Pairs, HalfASurrogatePairIsReplaced) {
   const TemporaryFolder folder;
   const auto pairs = open(write_file(folder / "a.jsonl", "{\"anchor\": \"a\\ud83d\", \"positive\": \"b\"}\n"));

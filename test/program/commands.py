@@ -213,6 +213,8 @@ ids = json.loads(run(*write, "--ids", "--temperature", "0"))
 more = json.loads(run("generate", "--model", model, "--tokens", json.dumps(list(b"ROMEO:")), "--max-new-tokens", "30",
                       "--temperature", "0"))
 holds("ids go in and out, and greedy text needs no seed", len(ids) == 30 and ids == more)
+holds("text begins with its prompt", run(*write).startswith("ROMEO:"))
+holds("a prompt that is refused is not printed", run(*write[:-1], "1000000000", code=2) == "")
 
 shown = run("inspect", model)
 holds("inspect shows shape, size and tensors", "model.layers.0.self_attn.q_proj.weight" in shown and "qwen3" in shown)

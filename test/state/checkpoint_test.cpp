@@ -134,6 +134,22 @@ TEST(CheckpointStore, RecoversFromEveryKindOfLeftover) {
   EXPECT_THAT(hidden_entries(folder.path()), ::testing::UnorderedElementsAre(".step-5.other", ".unrelated"));
 }
 
+TEST(CheckpointStore, KeepsTheBestBesidesTheLatest) {
+  const TemporaryFolder folder;
+  CheckpointStore store(folder.path());
+  for (const char* name : {"step-1", "step-2", "step-3", "step-4", "step-5"}) {
+    fs::create_directory(folder.path() / name);
+  }
+  store.keep_latest(2, 5, 2);
+  EXPECT_THAT(steps_of(store), ElementsAre(2, 4, 5));
+  store.keep_latest(2, 5, 4);
+  EXPECT_THAT(steps_of(store), ElementsAre(4, 5)) << "one of the latest";
+  store.keep_latest(1, 5, 4);
+  EXPECT_THAT(steps_of(store), ElementsAre(4, 5));
+  store.keep_latest(1, 5, 3);
+  EXPECT_THAT(steps_of(store), ElementsAre(5));
+}
+
 TEST(CheckpointStore, KeepsTheLatestAndTheNewestSave) {
   const TemporaryFolder folder;
   CheckpointStore store(folder.path());

@@ -271,6 +271,34 @@ TEST(Changes, AreAllowedForTheStateOfAnotherRunToo) {
       testing::tensors(checkpoint(taken, 9), "model"), testing::tensors(checkpoint(resumed, 9), "model"));
 }
 
+// Of a run that resumes with `overrides` after kBefore steps.
+std::string report_after(const Overrides& first, const Overrides& overrides) {
+  const Folder folder;
+  train(testing::tiny_run(folder.path(), joined(kRun, first)), kBefore);
+  const auto after = testing::tiny_run(folder.path(), joined(kRun, overrides));
+  const TrainSpecs list = testing::specs();
+  ::testing::internal::CaptureStderr();
+  Logger log;
+  const Trainer trainer(after, {.specs = list, .log = log});
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(Changes, OfLearningRatesAreLogged) {
+  const auto with_group = [](const std::string& rate) {
+    return Overrides{{"optimizer.lr", "0.001"}, {"optimizer.param_groups", "[{pattern = \"norm\", " + rate + "}]"}};
+  };
+  const Overrides half = with_group("lr_multiplier = 0.5");
+  EXPECT_THAT(
+      report_after({{"optimizer.lr", "0.001"}}, {{"optimizer.lr", "0.0003"}}),
+      AllOf(
+          HasSubstr("changed: optimizer.lr: 0.001 so far, 0.0003 from here on"),
+          ::testing::Not(HasSubstr("changed: the data"))));
+  EXPECT_THAT(
+      report_after(half, with_group("lr = 0.25")),
+      HasSubstr("changed: optimizer.lr and those of its param_groups: 0.001, 0.0005 so far, 0.001, 0.25 from here on"));
+  EXPECT_THAT(report_after(half, half), ::testing::Not(HasSubstr("changed: ")));
+}
+
 TEST(Changes, OnAMeshEqualOneDevice) {
   const Overrides run = joined(
       joined(testing::family("qwen3"), kRun),
@@ -310,6 +338,7 @@ TEST(RunState, OfAnOlderCheckpointHasItsPositionInSteps) {
   const RunState state = read_run_state(folder.path());
   EXPECT_EQ(state.sequences_read, (5 - 2) * 4);
   EXPECT_EQ(state.schedule_steps, 0);
+  EXPECT_TRUE(state.learning_rates.empty());
 }
 
 }  // namespace

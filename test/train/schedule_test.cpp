@@ -1,4 +1,5 @@
 // The learning-rate schedule, from the config through the trainer to the optimizer and the log.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "lehr/metric/metrics_log.h"
@@ -83,6 +84,33 @@ TEST(Schedule, AppliesTheFactorOfEachStep) {
       }
     }
   }
+}
+
+// What a run of `steps` steps with a schedule of six writes to standard error before its first step.
+std::string report_of(const char* steps, const char* min_lr_factor) {
+  const Folder folder;
+  const TrainConfig config = tiny_run(
+      folder.path(),
+      {{"training.steps", steps},
+       {"optimizer.lr", "0.001"},
+       {"lr_scheduler.total_steps", "6"},
+       {"lr_scheduler.min_lr_factor", min_lr_factor}});
+  const TrainSpecs list = testing::specs();
+  ::testing::internal::CaptureStderr();
+  Logger log;
+  const Trainer trainer(config, {.specs = list, .log = log});
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(Schedule, WarnsIfItEndsBeforeTheRun) {
+  using ::testing::HasSubstr;
+  const std::string expected =
+      "lr_scheduler.total_steps = 6: the schedule ends at step 6, before training.steps = 9, and later steps keep its "
+      "last learning rate, ";
+  EXPECT_THAT(report_of("9", "0"), HasSubstr(expected + "0;"));
+  EXPECT_THAT(report_of("9", "0.1"), HasSubstr(expected + "0.0001;"));
+  EXPECT_THAT(report_of("6", "0"), ::testing::Not(HasSubstr("lr_scheduler.total_steps")));
+  EXPECT_THAT(report_of("5", "0"), ::testing::Not(HasSubstr("lr_scheduler.total_steps")));
 }
 
 }  // namespace

@@ -535,5 +535,20 @@ TEST(Trainer, RefusesAFolderWithCheckpointsOfAnEarlierRunThatItWouldNotResume) {
   EXPECT_EQ(train(tiny_run(folder.path(), {{"checkpoint.folder", "again"}, {"training.steps", "3"}})).step, 3);
 }
 
+TEST(Trainer, RefusesACheckpointFolderOutsideOfItsOwn) {
+  const Folder folder;
+  for (const char* outside : {"../shared", "a/../../b", "/tmp/checkpoints"}) {
+    EXPECT_THAT(
+        [&] {
+          tiny_run(folder.path(), {{"checkpoint.folder", outside}});
+        },
+        ::testing::ThrowsMessage<Error>(HasSubstr(
+            std::string(
+                "checkpoint.folder: expected a folder inside job.dump_folder, such as \"checkpoints\", found \"") +
+            outside + "\"; for checkpoints elsewhere, set job.dump_folder")));
+  }
+  EXPECT_EQ(tiny_run(folder.path(), {{"checkpoint.folder", "a/..b"}}).checkpoint.folder, "a/..b");
+}
+
 }  // namespace
 }  // namespace lehr::train
