@@ -79,13 +79,6 @@ void MoEConfig::apply(const descriptor::ModelOverrides& o) {
   }
 }
 
-void refuse_router_jitter(const Node& config) {
-  require(
-      double_or(config, "router_jitter_noise", 0) == 0,
-      "{}: router_jitter_noise: expected 0, found another value; this is not supported",
-      config.origin());
-}
-
 void set_uniform_experts(MoEConfig& moe) {
   moe.norm_topk_prob = true;
   moe.decoder_sparse_step = 1;

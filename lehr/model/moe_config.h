@@ -53,8 +53,6 @@ struct MoEConfig {
 /// (Mixtral, gpt-oss, MiniMax M2)
 /// @{
 
-/// Throws a usage error if the router multiplies its input by noise in training (router_jitter_noise).
-void refuse_router_jitter(const Node& config);
 /// Resets the values of keys that transformers' classes of these families do not read.
 void set_uniform_experts(MoEConfig& moe);
 /// Throws a usage error that names the key for other experts. `model_type` is that of config.json.

@@ -7,6 +7,7 @@
 #include "lehr/model/define_decoder_family.h"
 #include "lehr/model/mixtral/state_map.h"
 #include "lehr/model/rope_config.h"
+#include "lehr/model/supported_values.h"
 
 namespace lehr::model {
 
@@ -30,7 +31,7 @@ struct Family {
   }
 
   static void read(const Node& config, DecoderConfig& shape) {
-    refuse_router_jitter(config);
+    require_supported(config, "router_jitter_noise", 0.0);
     shape.pattern = with_window(optional_int(config, "sliding_window"));
     shape.rope_theta = read_rope_theta(config, 1e6);
     if (shape.moe) {  // else layer_parameters names the missing key
