@@ -37,6 +37,11 @@ QWEN3_5 |= {"model_type": "qwen3_5_text",
                                 "mrope_interleaved": True, "mrope_section": [1, 1, 0]}}
 QWEN3_5_MOE = QWEN3_5 | {"model_type": "qwen3_5_moe_text", "num_experts": 4, "num_experts_per_tok": 2,
                          "moe_intermediate_size": 5, "shared_expert_intermediate_size": 6}
+# The keys of MiniMax M2's own files, of which the class reads rotary_dim only.
+MINIMAX = {"model_type": "minimax_m2", "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8,
+           "rope_theta": 1000, "rotary_dim": 4, "scoring_func": "sigmoid", "use_routing_bias": True,
+           "use_qk_norm": True, "qk_norm_type": "per_layer", "shared_intermediate_size": 0, "use_mtp": True,
+           "num_mtp_modules": 3, "mtp_transformer_layers": 1, "bos_token_id": 1, "eos_token_id": 2}
 # The keys of Nemotron-H's own files.
 NEMOTRON = {"model_type": "nemotron_h", "head_dim": 8, "mamba_num_heads": 6, "mamba_head_dim": 4, "n_groups": 2,
             "ssm_state_size": 5, "conv_kernel": 4, "expand": 2, "chunk_size": 16, "use_conv_bias": True,
@@ -139,6 +144,16 @@ CASES = {
                                       "rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
     "deepseek_v3_fused": DEEPSEEK | {"q_lora_rank": 6, "n_group": 3, "topk_group": 2, "n_routed_experts": 6,
                                      "num_hidden_layers": 2, "tie_word_embeddings": True, "rope_theta": 100},
+    # The keys of Kimi K2's own files, whose YaRN has one beta.
+    "kimi_k2": DEEPSEEK | {"model_type": "kimi_k2", "q_lora_rank": 5, "n_group": 1, "topk_group": 1,
+                           "qk_rope_head_dim": 8, "n_routed_experts": 6, "num_experts_per_tok": 3,
+                           "routed_scaling_factor": 2.827, "norm_topk_prob": True, "rope_theta": 50.0,
+                           "rope_scaling": {"type": "yarn", "factor": 32.0, "beta_fast": 1.0, "beta_slow": 1.0,
+                                            "original_max_position_embeddings": 16, "mscale": 1.0,
+                                            "mscale_all_dim": 1.0},
+                           "scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1,
+                           "num_nextn_predict_layers": 0, "aux_loss_alpha": 0.001, "seq_aux": True,
+                           "pretraining_tp": 1},
     # The keys of GLM-4.5's own files; Air has no norms of queries and keys.
     "glm4_moe_norms": GLM | {"use_qk_norm": True, "attention_bias": True, "routed_scaling_factor": 2.5},
     "glm4_moe_air": GLM | {"use_qk_norm": False, "attention_bias": True, "routed_scaling_factor": 1.0,
@@ -150,6 +165,20 @@ CASES = {
     "glm4_moe_fused": GLM | {"tie_word_embeddings": True, "num_hidden_layers": 2, "use_qk_norm": True,
                              "rope_parameters": {"rope_type": "default", "rope_theta": 50.0,
                                                  "partial_rotary_factor": 0.25}},
+    "minimax_m2_published": MINIMAX | {"attn_type_list": [1, 1, 1]},
+    # partial_rotary_factor decides, not rotary_dim.
+    "minimax_m2_table": MINIMAX | {"num_local_experts": 5, "num_experts_per_tok": 3, "num_attention_heads": 6,
+                                   "num_key_value_heads": 2,
+                                   "rope_parameters": {"rope_type": "default", "rope_theta": 100.0,
+                                                       "partial_rotary_factor": 0.25}},
+    "minimax_m2_yarn": MINIMAX | {"num_experts_per_tok": 1, "num_attention_heads": 5, "num_key_value_heads": 5,
+                                  "head_dim": 6, "router_jitter_noise": 0.0, "router_aux_loss_coef": 0.001,
+                                  "rope_scaling": {"type": "yarn", "factor": 4.0,
+                                                   "original_max_position_embeddings": 16}},
+    # As transformers 5 names its modules; heads are rotated as a whole.
+    "minimax_m2_fused": {key: value for key, value in MINIMAX.items() if key not in ("rotary_dim", "rope_theta")}
+                        | {"tie_word_embeddings": True, "num_hidden_layers": 2, "num_local_experts": 3,
+                           "num_attention_heads": 4, "num_key_value_heads": 2},
     # The keys of Qwen3-Next's own files.
     "qwen3_next_interval": NEXT | {"num_hidden_layers": 4, "full_attention_interval": 4, "decoder_sparse_step": 1,
                                    "mlp_only_layers": [], "norm_topk_prob": True, "output_router_logits": False,
@@ -237,7 +266,8 @@ CASES = {
                                 "num_local_experts": 3, "sliding_window": 4, "head_dim": 4,
                                 "quantization_config": {"quant_method": "mxfp4"}},
 }
-FUSED = {"mixtral_fused", "deepseek_v3_fused", "glm4_moe_fused", "qwen3_next_fused", "qwen3_5_moe_fused", "nemotron_h_fused"}
+FUSED = {"mixtral_fused", "deepseek_v3_fused", "glm4_moe_fused", "minimax_m2_fused", "qwen3_next_fused", "qwen3_5_moe_fused",
+         "nemotron_h_fused"}
 FUSED |= {case for case in CASES if case.startswith("gpt_oss")}
 ADAMW = {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-5, "weight_decay": 0.1, "max_grad_norm": 1.0}
 STEPS = 10
@@ -293,10 +323,12 @@ def published(tensors, model_type):
         return result
     for name, tensor in tensors.items():
         layer, found, projection = name.partition(".mlp.experts.")
-        mixtral = model_type == "mixtral"
+        mixtral = model_type in ("mixtral", "minimax_m2")
         block = layer + (".block_sparse_moe.experts" if mixtral else ".mlp.experts")
         if not found:
-            result[name.replace(".mlp.gate.", ".block_sparse_moe.gate.") if mixtral else name] = tensor
+            for router in ("gate.", "e_score_correction_bias") if mixtral else ():
+                name = name.replace(f".mlp.{router}", f".block_sparse_moe.{router}")
+            result[name] = tensor
         elif projection == "down_proj":
             result |= {f"{block}.{e}.{'w2' if mixtral else 'down_proj'}.weight": one for e, one in enumerate(tensor)}
         else:
@@ -321,8 +353,16 @@ def in_mxfp4(weights):
     return stored, weights
 
 
+def config_of(folder):
+    """Kimi K2 is a DeepSeek-V3, whose model_type transformers does not know."""
+    keys = json.loads((folder / "config.json").read_text())
+    if keys["model_type"] == "kimi_k2":
+        return AutoConfig.for_model(**keys | {"model_type": "deepseek_v3"})
+    return AutoConfig.from_pretrained(folder)
+
+
 def load(folder, weights=None):
-    config = AutoConfig.from_pretrained(folder)
+    config = config_of(folder)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager",
@@ -370,7 +410,8 @@ def train(model, batches):
 
 def write(folder, case):
     folder.mkdir(parents=True, exist_ok=True)
-    model_class = {"gemma3_text": "Gemma3", "smollm3": "SmolLM3", "deepseek_v3": "DeepseekV3", "glm4_moe": "Glm4Moe",
+    model_class = {"gemma3_text": "Gemma3", "smollm3": "SmolLM3", "deepseek_v3": "DeepseekV3", "kimi_k2": "DeepseekV3",
+                   "glm4_moe": "Glm4Moe", "minimax_m2": "MiniMaxM2",
                    "qwen3_next": "Qwen3Next", "qwen3_5_text": "Qwen3_5", "qwen3_5_moe_text": "Qwen3_5Moe",
                    "gpt_oss": "GptOss",
                    "nemotron_h": "NemotronH"}.get(case["model_type"], case["model_type"].title())

@@ -5,6 +5,7 @@
 #include "lehr/model/glm4_moe/family.h"
 #include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/llama3/family.h"
+#include "lehr/model/minimax_m2/family.h"
 #include "lehr/model/mistral/family.h"
 #include "lehr/model/mixtral/family.h"
 #include "lehr/model/nemotron_h/family.h"
@@ -33,6 +34,7 @@ train::TrainSpecs models() {
   specs.add({.family = model::mixtral_family(), .parallelize = model::parallelize_mixtral});
   specs.add({.family = model::deepseek_v3_family(), .parallelize = model::parallelize_deepseek_v3});
   specs.add({.family = model::glm4_moe_family(), .parallelize = model::parallelize_glm4_moe});
+  specs.add({.family = model::minimax_m2_family(), .parallelize = model::parallelize_minimax_m2});
   specs.add({.family = model::gpt_oss_family(), .parallelize = model::parallelize_gpt_oss});
   specs.add({.family = model::qwen3_next_family(), .parallelize = model::parallelize_qwen3_next});
   specs.add({.family = model::qwen3_5_family(), .parallelize = model::parallelize_qwen3_5});

@@ -19,6 +19,7 @@ constexpr std::pair<const char*, const char*> kDecidedBy[] = {
     {"max_window_layers", "layer_types"},
     {"no_rope_layer_interval", "no_rope_layers"},
     {"rope_local_base_freq", "rope_parameters.sliding_attention.rope_theta"},
+    {"rotary_dim", "partial_rotary_factor"},
     {"sliding_window_pattern", "layer_types"},
     {"use_sliding_window", "layer_types"}};
 

@@ -1,6 +1,7 @@
 #include "lehr/descriptor/config_update.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "lehr/base/error.h"
 #include "lehr/config/json.h"
@@ -14,6 +15,14 @@ bool equal(const Node& a, const Node& b) {
 
 // What does not hold for a folder that we write: its weights are not quantized, and it has no code of its own.
 constexpr const char* kLeftOut[] = {"quantization_config", "auto_map"};
+
+// Types whose class is code of the published folder (auto_map), and which are models of a class of transformers.
+constexpr const char* kTypesOfOwnCode[] = {"kimi_k2"};
+
+bool is_of_own_code(const Node& config) {
+  const std::string type = config.at("model_type").as_string();
+  return std::find(std::begin(kTypesOfOwnCode), std::end(kTypesOfOwnCode), type) != std::end(kTypesOfOwnCode);
+}
 
 std::unique_ptr<ModelArgs> read(const Node& config, const ModelFamily& family, bool keeps_mtp_modules) {
   auto args = family.from_hf_config(parse_json(to_json(config), "config.json"));
@@ -64,6 +73,9 @@ Node updated_config(const Node& given, const ModelFamily& family, const ModelArg
   Node source = given;
   for (const char* key : kLeftOut) {
     source.erase(key);
+  }
+  if (is_of_own_code(source)) {
+    source.set("model_type", now.at("model_type"));
   }
   const bool keeps = args.keeps_mtp_modules();
   const auto before = as_written(source, family, keeps, dtype);

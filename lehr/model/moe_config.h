@@ -50,7 +50,7 @@ struct MoEConfig {
 };
 
 /// @name For families with experts in every layer, whose weights sum to one and whose width is intermediate_size
-/// (Mixtral, gpt-oss)
+/// (Mixtral, gpt-oss, MiniMax M2)
 /// @{
 
 /// Resets the values of keys that transformers' classes of these families do not read.

@@ -21,6 +21,10 @@ void require_supported(const Node& config, const char* key, int64_t expected) {
   require_value(config, key, expected, int_or(config, key, expected));
 }
 
+void require_supported(const Node& config, const char* key, double expected) {
+  require_value(config, key, expected, double_or(config, key, expected));
+}
+
 void require_supported(const Node& config, const char* key, const char* expected) {
   const Node* found = config.find(key);
   const std::string name = expected;

@@ -122,8 +122,8 @@ struct CheckScaling {
     require_positive("original_max_position_embeddings", static_cast<double>(s.original_max_position_embeddings));
     require_positive("beta_slow", s.beta_slow);
     require(
-        s.beta_fast > s.beta_slow,
-        "rope_scaling: beta_fast: expected more than beta_slow ({}), found {}",
+        s.beta_fast >= s.beta_slow,
+        "rope_scaling: beta_fast: expected at least beta_slow ({}), found {}",
         s.beta_slow,
         s.beta_fast);
   }

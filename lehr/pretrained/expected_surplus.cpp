@@ -23,9 +23,10 @@ std::vector<std::string> mtp_prefixes(const Node& config) {
     prefixes.emplace_back("mtp.");
   }
   const Node* own = config.find("num_hidden_layers");
-  const Node* more = config.find(descriptor::kMtpModulesKey);
+  const Node* more = config.find(type_name == "minimax_m2" ? "num_mtp_modules" : descriptor::kMtpModulesKey);
   constexpr int64_t kMost = 64;
-  int64_t count = type_name == "deepseek_v3" || type_name == "glm4_moe" ? 1 : 0;  // without the key
+  const bool has_one = type_name == "deepseek_v3" || type_name == "kimi_k2" || type_name == "glm4_moe";
+  int64_t count = has_one ? 1 : 0;  // without the key
   if (more != nullptr && more->is_int()) {
     count = std::min(more->as_int(), kMost);
   }

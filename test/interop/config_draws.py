@@ -256,6 +256,22 @@ def glm4_moe(rng, c):
     c |= {"use_qk_norm": rng.choice([True, False]), "attention_bias": rng.choice([True, False])}
 
 
+def minimax_m2(rng, c):
+    width = put_heads(rng, c, always=True)
+    rotated = rng.randrange(2, width + 1, 2)
+    if chance(rng, 0.7):
+        put_rope(rng, c, rotated)
+        c["rotary_dim"] = rotated
+    else:
+        put_rope(rng, c, rotated, rotated / width)
+        c |= rng.choice([{}, {"rotary_dim": 2}])  # which the other key overrides
+    put_experts(rng, c, rng.choice(["num_local_experts", "num_local_experts", "num_experts"]))
+    c["router_jitter_noise"] = 0.0
+    if chance(rng, 0.3):
+        c |= {"scoring_func": "sigmoid", "use_routing_bias": True, "use_qk_norm": True, "qk_norm_type": "per_layer",
+              "shared_intermediate_size": 0, "attn_type_list": [1] * c["num_hidden_layers"], "num_mtp_modules": 3}
+
+
 def put_delta_net(rng, c):
     width = put_heads(rng, c, always=True)
     partial = rng.choice([None, 0.5, 0.25, 1.0])
@@ -329,12 +345,12 @@ FAMILIES = {"llama": llama, "qwen2": qwen2, "qwen3": qwen3, "mistral": mistral, 
             "olmo3": olmo3, "gemma3_text": gemma3, "mixtral": mixtral, "qwen3_moe": qwen3_moe,
             "deepseek_v3": deepseek_v3, "glm4_moe": glm4_moe, "qwen3_next": qwen3_next, "qwen3_5_text": qwen3_5,
             "qwen3_5_moe_text": qwen3_5_moe, "nemotron_h": nemotron_h,
-            "gpt_oss": gpt_oss}
+            "gpt_oss": gpt_oss, "minimax_m2": minimax_m2}
 CLASS = {"qwen2": "Qwen2", "smollm3": "SmolLM3", "gemma3_text": "Gemma3", "qwen3_moe": "Qwen3Moe",
          "deepseek_v3": "DeepseekV3", "glm4_moe": "Glm4Moe", "qwen3_next": "Qwen3Next", "qwen3_5_text": "Qwen3_5",
          "qwen3_5_moe_text": "Qwen3_5Moe", "nemotron_h": "NemotronH",
-         "gpt_oss": "GptOss"}
-NO_CLASSIFIER = {"glm4_moe", "nemotron_h", "qwen3_5_text", "qwen3_5_moe_text"}
+         "gpt_oss": "GptOss", "minimax_m2": "MiniMaxM2"}
+NO_CLASSIFIER = {"glm4_moe", "minimax_m2", "nemotron_h", "qwen3_5_text", "qwen3_5_moe_text"}
 NO_TOKEN_CLASSIFIER = NO_CLASSIFIER | {"olmo2", "olmo3", "gemma3_text"}
 # Where null is the number of heads.
 NULL_KEY_VALUE_HEADS = {"llama", "qwen2", "qwen3", "smollm3", "olmo2", "olmo3", "deepseek_v3"}
@@ -344,7 +360,7 @@ MAY_LACK = ["rms_norm_eps", "hidden_act", "tie_word_embeddings", "sliding_window
             "decoder_sparse_step", "mlp_only_layers", "rope_interleave", "use_qk_norm", "query_pre_attn_scalar",
             "swiglu_limit", "swiglu_alpha", "linear_conv_kernel_dim", "use_conv_bias", "conv_kernel", "time_step_min",
             "layer_norm_epsilon", "use_sliding_window", "hidden_activation", "no_rope_layer_interval",
-            "num_nextn_predict_layers", "router_aux_loss_coef", "chunk_size", "moe_latent_size", "time_step_limit"]
+            "num_nextn_predict_layers", "router_aux_loss_coef", "rotary_dim", "chunk_size", "moe_latent_size", "time_step_limit"]
 # Keys that Lehr refuses in most families, and that some class reads; with the first ones, transformers may fail.
 MAY_FAIL = [{"mlp_bias": True}, {"hidden_act": "gelu"}, {"attention_dropout": 0.1}, {"final_logit_softcapping": 5.0},
             {"attn_logit_softcapping": 5.0}, {"use_bias": True}, {"mamba_proj_bias": True}, {"mlp_hidden_act": "silu"},

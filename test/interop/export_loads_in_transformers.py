@@ -105,6 +105,7 @@ for name in ("qwen2", "mistral", "smollm3", "olmo2", "olmo3", "gemma3"):
     same(name, train(name, name=name, tied="true" if name == "gemma3" else "false"))
 same("Mixtral", train("mixtral", name="mixtral"))
 same("GLM-4.5", train("glm4_moe", name="glm4_moe", head_dim=12))
+same("MiniMax M2", train("minimax_m2", name="minimax_m2", head_dim=12))
 same("Qwen3-Next", train("qwen3_next", name="qwen3_next", head_dim=16, layers=4))
 same("Qwen3.5", train("qwen3_5", name="qwen3_5", head_dim=16, layers=4))
 same("Qwen3.5 with experts", train("qwen3_5_moe", name="qwen3_5_moe", head_dim=16, layers=4))

@@ -39,6 +39,7 @@ std::vector<Case> cases() {
       {"mixtral", kMixtures},
       {"gpt_oss", kOnlyMixtures},
       {"glm4_moe", kSharedMixtures},
+      {"minimax_m2", kMixtures},
       {"deepseek_v3", kLatentMixtures},
       {"qwen3_next", kDeltaMixtures},
       {"qwen3", kWithLinear},
@@ -92,6 +93,12 @@ TEST(BlockAccounts, AgreeWithPublishedSizes) {
   const Account latent = counts("deepseek_v3", "671B");
   EXPECT_EQ(latent.num_parameters, 671'026'404'352);
   EXPECT_NEAR(static_cast<double>(latent.active_parameters), 37.6e9, 0.1e9) << "37B activated, says the report";
+  const Account kimi = counts("deepseek_v3", "Kimi-K2-1T");
+  EXPECT_EQ(kimi.num_parameters, 1'026'408'209'408);
+  EXPECT_NEAR(static_cast<double>(kimi.active_parameters), 32.9e9, 0.1e9) << "32B activated, says the report";
+  const Account minimax = counts("minimax_m2", "230B-A10B");
+  EXPECT_EQ(minimax.num_parameters, 228'689'748'992);
+  EXPECT_NEAR(static_cast<double>(minimax.active_parameters), 10.4e9, 0.1e9) << "10B activated, says the model card";
   const Account projected = blocks_of(*nemotron_h_family().from_flavor("Super-120B-A12B"), {}).account.total();
   EXPECT_EQ(projected.num_parameters, 120'668'687'360);
   EXPECT_NEAR(static_cast<double>(projected.active_parameters), 12.7e9, 0.1e9) << "12.7B active, says the report";

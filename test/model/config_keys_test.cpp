@@ -9,8 +9,10 @@
 #include "lehr/config/json.h"
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
+#include "lehr/model/glm4_moe/family.h"
 #include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/llama3/family.h"
+#include "lehr/model/minimax_m2/family.h"
 #include "lehr/model/mistral/family.h"
 #include "lehr/model/mixtral/family.h"
 #include "lehr/model/qwen2/family.h"
@@ -61,6 +63,8 @@ TEST(ConfigKeys, TakeEffectWhereAnotherKeyWouldDecide) {
   EXPECT_EQ(types_of(changed(qwen3_next_family(), R"({"full_attention_interval": 2})")), "lflflflf");
   const Node rotary = changed(smollm3_family(), R"({"no_rope_layer_interval": 3})").at("no_rope_layers");
   EXPECT_EQ(to_json(rotary), "[1,1,0,1,1,0,1,1]");
+  EXPECT_EQ(changed(minimax_m2_family(), R"({"rotary_dim": 4})").at("partial_rotary_factor").as_double(), 0.25);
+  EXPECT_EQ(changed(minimax_m2_family(), R"({"partial_rotary_factor": 0.75})").at("rotary_dim").as_int(), 12);
   const Node window =
       changed(qwen2_family(), R"({"use_sliding_window": true, "sliding_window": 64, "max_window_layers": 22})", "0.5B");
   EXPECT_EQ(types_of(window), "ffffffffffffffffffffffss");
@@ -95,6 +99,7 @@ TEST(ConfigKeys, WithoutEffectAreRefused) {
            {qwen2_family(), R"({"attention_bias": true})", "model.args.attention_bias" + of_model + "false"},
            {mistral_family(), R"({"attention_bias": true})", "model.args.attention_bias" + of_model + "false"},
            {mixtral_family(), R"({"attention_bias": true})", "model.args.attention_bias" + of_model + "false"},
+           {glm4_moe_family(), R"({"rotary_dim": 8})", "model.args.rotary_dim: unknown key"},
            {smollm3_family(),
             R"({"use_sliding_window": false, "sliding_window": 64})",
             "model.args.sliding_window" + of_model + "null"},

@@ -14,6 +14,7 @@
 #include "lehr/model/glm4_moe/family.h"
 #include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/llama3/family.h"
+#include "lehr/model/minimax_m2/family.h"
 #include "lehr/model/mistral/family.h"
 #include "lehr/model/mixtral/family.h"
 #include "lehr/model/nemotron_h/family.h"
@@ -53,6 +54,7 @@ descriptor::ModelFamilies families() {
   list.add(mixtral_family());
   list.add(deepseek_v3_family());
   list.add(glm4_moe_family());
+  list.add(minimax_m2_family());
   list.add(gpt_oss_family());
   list.add(qwen3_next_family());
   list.add(qwen3_5_family());
@@ -189,6 +191,8 @@ INSTANTIATE_TEST_SUITE_P(
         "deepseek_v3_yarn",
         "deepseek_v3_one_group",
         "glm4_moe_air",
+        "kimi_k2",
+        "minimax_m2_published",
         "gpt_oss_yarn",
         "qwen3_next_interval",
         "qwen3_5_types",

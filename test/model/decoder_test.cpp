@@ -12,6 +12,7 @@
 #include "lehr/model/glm4_moe/family.h"
 #include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/llama3/family.h"
+#include "lehr/model/minimax_m2/family.h"
 #include "lehr/model/mistral/family.h"
 #include "lehr/model/mixtral/family.h"
 #include "lehr/model/olmo2/family.h"
@@ -344,10 +345,14 @@ TEST(Families, CountThePublishedParameters) {
       {gemma3_family(), "270M", 268'098'176},          {gemma3_family(), "1B", 999'885'952},
       {gemma3_family(), "4B", 3'880'263'168},          {qwen3_next_family(), "80B-A3B", 79'674'391'296},
       {gpt_oss_family(), "20b", 20'914'757'184},       {gpt_oss_family(), "120b", 116'829'156'672}};
+  const auto count = [](const descriptor::ModelFamily& family, const std::string& flavor) {
+    return family.from_flavor(flavor)->get_nparams_and_flops(64).num_parameters;
+  };
   for (const auto& [family, flavor, parameters] : rows) {
-    EXPECT_EQ(family.flavors.at(flavor)()->get_nparams_and_flops(64).num_parameters, parameters)
-        << family.name << " " << flavor;
+    EXPECT_EQ(count(family, flavor), parameters) << family.name << " " << flavor;
   }
+  EXPECT_EQ(count(deepseek_v3_family(), "Kimi-K2-1T"), 1'026'408'209'408);
+  EXPECT_EQ(count(minimax_m2_family(), "230B-A10B"), 228'689'748'992);
 }
 
 TEST(LayerPattern, RepeatsAndShifts) {

@@ -123,6 +123,7 @@ TEST(WeightGroups, EqualTheReference) {
        "mlp.gate.weight",
        "mlp.experts.gate_up_proj",
        "mlp.experts.down_proj"});
+  const Names minimax_bias = layer({"block_sparse_moe.e_score_correction_bias", "mlp.e_score_correction_bias"});
   const Names sinks = layer({"self_attn.sinks"});
   const Names gpt_oss_experts = layer(
       {"mlp.router.weight",
@@ -155,6 +156,7 @@ TEST(WeightGroups, EqualTheReference) {
        {together(together(attention, qk_norm), layer({"post_attention_layernorm.weight"})),
         together(own_ffn, layer({"pre_feedforward_layernorm.weight"}))}},
       {"mixtral", {attention, together(ffn, mixtral_experts)}},
+      {"minimax_m2", {together(attention, qk_norm), together(together(ffn, mixtral_experts), minimax_bias)}},
       {"gpt_oss", {together(together(attention, all_biases), sinks), together(ffn, gpt_oss_experts)}},
       {"deepseek_v3", {latent_attention, together(together(ffn, experts), shared_experts)}},
       {"qwen3_next",
@@ -248,6 +250,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Mixtral", "mixtral", kMixtures},
         Case{"GptOss", "gpt_oss", kOnlyMixtures},
         Case{"Glm4Moe", "glm4_moe", kSharedMixtures},
+        Case{"MiniMaxM2", "minimax_m2", kMixtures},
         Case{"DeepseekV3", "deepseek_v3", kLatentMixtures},
         Case{"Qwen3Next", "qwen3_next", kDeltaMixtures},
         Case{"Glm4MoeWithLinear", "glm4_moe", kSharedMixturesWithLinear},
@@ -386,7 +389,7 @@ TEST_P(Descriptor, ReturnsTheConfigKeysThatABlockOverrides) {
     auto args = args_of(GetParam().model_type, uniform);
     ASSERT_FALSE(args->is_heterogeneous());
     auto changed = overrides;
-    if (layers[i].experts == 0 && GetParam().model_type == "mixtral") {
+    if (layers[i].experts == 0 && (type == "mixtral" || type == "minimax_m2")) {
       continue;  // all layers of a homogeneous one have experts
     }
     if (layers[i].experts == 0 && args->has_experts()) {

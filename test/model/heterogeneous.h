@@ -13,6 +13,7 @@
 #include "lehr/model/glm4_moe/family.h"
 #include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/llama3/family.h"
+#include "lehr/model/minimax_m2/family.h"
 #include "lehr/model/mistral/family.h"
 #include "lehr/model/mixtral/family.h"
 #include "lehr/model/olmo2/family.h"
@@ -46,7 +47,7 @@ inline constexpr double kSwiGLULimit = 0.7;
 inline constexpr int64_t kQueryLatent = 7, kLatent = 10, kPlainDim = 4, kValueDim = 5;
 /// Of gated DeltaNet.
 inline constexpr int64_t kDeltaKeyHeads = 2, kDeltaHeads = 4, kDeltaKeyDim = 4, kDeltaValueDim = 6;
-/// Of GLM-4.5: of the six elements of a head, four are rotated.
+/// Of GLM-4.5: of the six elements of a head, four are rotated, as in MiniMax M2.
 inline constexpr double kRoutedScalingFactor = 1.5, kPartialRotaryFactor = 0.7;
 
 /// Whether a layer has the window kWindow.
@@ -118,12 +119,12 @@ inline const std::vector<LayerShape> kMixturesWithWindows{
 
 /// Layers of a family, with experts of all kinds if it has them.
 inline const std::vector<LayerShape>& layers_of(const std::string& model_type) {
-  return model_type == "qwen3_moe" || model_type == "mixtral" ? kMixtures
-         : model_type == "gpt_oss"                            ? kOnlyMixtures
-         : model_type == "glm4_moe"                           ? kSharedMixtures
-         : model_type == "deepseek_v3"                        ? kLatentMixtures
-         : model_type == "qwen3_next"                         ? kDeltaMixtures
-                                                              : kMixed;
+  return model_type == "qwen3_moe" || model_type == "mixtral" || model_type == "minimax_m2" ? kMixtures
+         : model_type == "gpt_oss"                                                          ? kOnlyMixtures
+         : model_type == "glm4_moe"                                                         ? kSharedMixtures
+         : model_type == "deepseek_v3"                                                      ? kLatentMixtures
+         : model_type == "qwen3_next"                                                       ? kDeltaMixtures
+                                                                                            : kMixed;
 }
 
 inline std::string block_json(const LayerShape& layer) {
@@ -160,6 +161,9 @@ inline std::string own_keys(const std::string& model_type, int64_t layers) {
   const std::string partial = fmt::format(R"("partial_rotary_factor": {}, )", kPartialRotaryFactor);
   if (model_type == "glm4_moe") {
     return routed + partial + R"("use_qk_norm": true, "attention_bias": true, )";
+  }
+  if (model_type == "minimax_m2") {
+    return R"("rotary_dim": 4, "num_local_experts": 6, "num_experts_per_tok": 2, )";
   }
   if (model_type == "deepseek_v3") {
     return routed + fmt::format(
@@ -261,6 +265,7 @@ inline descriptor::ModelFamilies all_families() {
   families.add(mixtral_family());
   families.add(deepseek_v3_family());
   families.add(glm4_moe_family());
+  families.add(minimax_m2_family());
   families.add(gpt_oss_family());
   families.add(qwen3_next_family());
   return families;
@@ -278,6 +283,7 @@ inline descriptor::ModelFamily family_of(const std::string& model_type) {
          : model_type == "mixtral"     ? mixtral_family()
          : model_type == "gpt_oss"     ? gpt_oss_family()
          : model_type == "glm4_moe"    ? glm4_moe_family()
+         : model_type == "minimax_m2"  ? minimax_m2_family()
          : model_type == "deepseek_v3" ? deepseek_v3_family()
          : model_type == "qwen3_next"  ? qwen3_next_family()
                                        : qwen3_moe_family();

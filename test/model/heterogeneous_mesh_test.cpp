@@ -54,6 +54,7 @@ const std::vector<Case> kCases{
      {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}},
     {"Qwen3Next", "qwen3_next", kDeltaMixtures, {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}},
     {"Glm4Moe", "glm4_moe", kSharedMixtures, {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}},
+    {"MiniMaxM2", "minimax_m2", kMixtures, {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}},
     {"Mixtral", "mixtral", kMixtures, {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}},
     {"Qwen3WithLinear", "qwen3", kWithLinear, {.data_parallel_shard = 2, .tensor_parallel = 2}},
     {"LlamaWithLinear", "llama", kWithLinear, {.tensor_parallel = 2}},
@@ -89,6 +90,7 @@ shard::FullySharded parallelize(const std::string& model_type, DistributedContex
                         : model_type == "mixtral"     ? parallelize_mixtral
                         : model_type == "gpt_oss"     ? parallelize_gpt_oss
                         : model_type == "glm4_moe"    ? parallelize_glm4_moe
+                        : model_type == "minimax_m2"  ? parallelize_minimax_m2
                         : model_type == "deepseek_v3" ? parallelize_deepseek_v3
                         : model_type == "qwen3_next"  ? parallelize_qwen3_next
                                                       : parallelize_qwen3_moe;

@@ -6,6 +6,7 @@
 #include "lehr/model/glm4_moe/family.h"
 #include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/llama3/family.h"
+#include "lehr/model/minimax_m2/family.h"
 #include "lehr/model/mistral/family.h"
 #include "lehr/model/mixtral/family.h"
 #include "lehr/model/nemotron_h/family.h"
@@ -61,6 +62,7 @@ TEST(KeyValueHeads, AreRefusedIfNullInOtherFamilies) {
         mixtral_family(),
         gpt_oss_family(),
         glm4_moe_family(),
+        minimax_m2_family(),
         qwen3_next_family(),
         qwen3_5_family(),
         qwen3_5_moe_family(),

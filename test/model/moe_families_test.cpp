@@ -2,12 +2,14 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "lehr/base/error.h"
 #include "lehr/config/json.h"
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/glm4_moe/family.h"
 #include "lehr/model/gpt_oss/family.h"
+#include "lehr/model/minimax_m2/family.h"
 #include "lehr/model/mixtral/family.h"
 #include "lehr/model/smollm3/family.h"
 #include "lehr/nn/moe.h"
@@ -89,6 +91,38 @@ TEST(ConfigJsonOfExperts, GivesAbsentKeysTheValuesOfTransformers) {
   EXPECT_EQ(written(glm4_moe_family(), in_table).at("partial_rotary_factor").as_double(), 0.25);
 }
 
+TEST(ConfigJsonOfExperts, GivesAbsentKeysOfMiniMaxM2TheValuesOfTransformers) {
+  const Changes bare{
+      {"rms_norm_eps", "absent"},
+      {"rope_theta", "absent"},
+      {"bos_token_id", "absent"},
+      {"eos_token_id", "absent"},
+      {"partial_rotary_factor", "absent"},
+      {"rotary_dim", "absent"}};
+  const auto family = minimax_m2_family();
+  const Node minimax = written(family, bare);
+  EXPECT_EQ(minimax.at("rms_norm_eps").as_double(), 1e-6);
+  EXPECT_EQ(minimax.at("rope_theta").as_double(), 5e6);
+  EXPECT_EQ(minimax.at("bos_token_id").as_int(), 200034);
+  EXPECT_EQ(minimax.at("eos_token_id").as_int(), 200020);
+  EXPECT_EQ(minimax.at("partial_rotary_factor").as_double(), 1);
+  // The published key, which another one overrides.
+  const auto rotated = [&](Changes changes) {
+    changes.emplace_back("rope_scaling", "absent");
+    return written(family, changes).at("rotary_dim").as_int();
+  };
+  EXPECT_EQ(rotated({{"partial_rotary_factor", "absent"}, {"rotary_dim", "6"}}), 6);
+  EXPECT_EQ(rotated({{"partial_rotary_factor", "absent"}, {"rotary_dim", "null"}}), 16);
+  EXPECT_EQ(rotated({{"partial_rotary_factor", "0.25"}, {"rotary_dim", "6"}}), 4);
+  const std::string table = R"({"rope_type": "default", "rope_theta": 50, "partial_rotary_factor": 0.75})";
+  EXPECT_EQ(rotated({{"partial_rotary_factor", "absent"}, {"rope_parameters", table}}), 12);
+  // Keys of other families, which its class does not read.
+  const Changes unread{{"norm_topk_prob", "false"}, {"n_group", "4"}, {"attention_bias", "true"}, {"mlp_bias", "true"}};
+  EXPECT_EQ(problem(family, unread), "accepted");
+  EXPECT_EQ(written(family, {}).find("expert_bias"), nullptr);
+  EXPECT_EQ(written(family, {}).find("num_experts"), nullptr);
+}
+
 TEST(ConfigJsonOfExperts, GivesAbsentKeysOfGptOssTheValuesOfTransformers) {
   const Node bare = written(
       gpt_oss_family(),
@@ -129,6 +163,7 @@ TEST(ConfigJson, OfQuantizedWeightsIsReadIfTheFilesAre) {
        {"null",
         R"({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})",
         R"({"quant_method": "fp8"})",
+        R"({"quant_method": "fp8", "fmt": "float8_e4m3fn", "weight_block_size": [128, 128]})",
         R"({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]})"}) {
     EXPECT_EQ(with_key(accepted), "accepted");
   }
@@ -150,10 +185,21 @@ TEST(ConfigJson, OfQuantizedWeightsIsReadIfTheFilesAre) {
 
 TEST(ConfigJsonOfExperts, RefusesWhatIsNotComputed) {
   const auto mixtral = mixtral_family(), deepseek = deepseek_v3_family(), glm = glm4_moe_family();
-  const auto gpt_oss = gpt_oss_family();
+  const auto gpt_oss = gpt_oss_family(), minimax = minimax_m2_family();
   const std::vector<std::tuple<descriptor::ModelFamily, std::string, std::string, std::string>> cases{
       {mixtral, "router_jitter_noise", "0.1", "router_jitter_noise: expected 0"},
       {mixtral, "num_local_experts", "absent", "'num_experts' is missing"},
+      {minimax, "router_jitter_noise", "0.1", "router_jitter_noise: expected 0"},
+      {minimax, "num_local_experts", "absent", "'num_experts' is missing"},
+      {minimax, "head_dim", "absent", "'head_dim' is missing"},
+      {minimax, "scoring_func", "\"softmax\"", "scoring_func: expected sigmoid, found softmax"},
+      {minimax, "use_routing_bias", "false", "use_routing_bias: expected true, found false"},
+      {minimax, "use_qk_norm", "false", "use_qk_norm: expected true, found false"},
+      {minimax, "qk_norm_type", "\"per_head\"", "qk_norm_type: expected per_layer, found per_head"},
+      {minimax, "shared_intermediate_size", "512", "shared_intermediate_size: expected 0, found 512"},
+      {minimax, "attn_type_list", "[1, 0]", "attn_type_list: expected 1 (softmax attention) in every layer, found 0"},
+      {minimax, "partial_rotary_factor", "0.1", "partial_rotary_factor: expected a part of head_dim (16)"},
+      {minimax, "partial_rotary_factor", "1.5", "partial_rotary_factor: expected a part of head_dim (16)"},
       {deepseek, "scoring_func", "\"softmax\"", "scoring_func: expected sigmoid"},
       {deepseek, "topk_method", "\"greedy\"", "topk_method: expected noaux_tc"},
       {deepseek, "moe_layer_freq", "2", "moe_layer_freq: expected 1"},
@@ -202,11 +248,12 @@ TEST(ConfigJsonOfExperts, TakesOrRefusesOverrides) {
   unbiased.expert_bias = false;
   last.mlp_only_layers = {5};
   width.intermediate_size = 48;
-  for (const auto& family : {mixtral_family(), deepseek_v3_family(), glm4_moe_family(), gpt_oss_family()}) {
+  for (const auto& family :
+       {mixtral_family(), deepseek_v3_family(), glm4_moe_family(), gpt_oss_family(), minimax_m2_family()}) {
     EXPECT_THAT(problem_of(family, sparse), HasSubstr("decoder_sparse_step: ")) << family.name;
     EXPECT_THAT(problem_of(family, last), HasSubstr("mlp_only_layers: ")) << family.name;
   }
-  for (const auto& family : {deepseek_v3_family(), glm4_moe_family()}) {
+  for (const auto& family : {deepseek_v3_family(), glm4_moe_family(), minimax_m2_family()}) {
     EXPECT_THAT(problem_of(family, unbiased), HasSubstr("expert_bias: expected true")) << family.name;
   }
   const auto args = mixtral_family().from_flavor("debugmodel");
@@ -243,6 +290,18 @@ constexpr const char* kGlm45Air =
   "num_hidden_layers": 46, "num_key_value_heads": 8, "num_nextn_predict_layers": 1, "rms_norm_eps": 1e-05,
   "rope_scaling": null, "rope_theta": 1000000, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
   "transformers_version": "4.54.0", "use_cache": true, "use_qk_norm": false, "vocab_size": 151552})";
+
+// Those of MiniMax M2's keys that say something about the model.
+constexpr const char* kMiniMaxM2 =
+    R"({"architectures": ["MiniMaxM2ForCausalLM"], "attn_type_list": [1, 1], "head_dim": 128, "hidden_act": "silu",
+  "hidden_size": 3072, "intermediate_size": 1536, "max_position_embeddings": 196608, "model_type": "minimax_m2",
+  "mtp_transformer_layers": 1, "num_attention_heads": 48, "num_experts_per_tok": 8, "num_hidden_layers": 62,
+  "num_key_value_heads": 8, "num_local_experts": 256, "num_mtp_modules": 3, "qk_norm_type": "per_layer",
+  "quantization_config": {"activation_scheme": "dynamic", "fmt": "float8_e4m3fn", "quant_method": "fp8",
+  "weight_block_size": [128, 128], "modules_to_not_convert": ["gate", "e_score_correction_bias", "lm_head"]},
+  "rms_norm_eps": 1e-06, "rope_theta": 5000000, "rotary_dim": 64, "scoring_func": "sigmoid",
+  "shared_intermediate_size": 0, "tie_word_embeddings": false, "use_mtp": true, "use_qk_norm": true,
+  "use_routing_bias": true, "vocab_size": 200064})";
 
 // {} is the number of layers, {} their types and {} the number of experts, which are other in gpt-oss-120b.
 constexpr const char* kGptOss =
@@ -291,6 +350,9 @@ TEST(ConfigJsonOfExperts, ReadsPublishedFiles) {
   };
   same(deepseek_v3_family(), kDeepseekV3, "671B");
   same(glm4_moe_family(), kGlm45Air, "Air-106B");
+  same(minimax_m2_family(), kMiniMaxM2, "230B-A10B");
+  const auto kimi = std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/published/kimi_k2_instruct.json";
+  same(deepseek_v3_family(), to_json(parse_json_file(kimi)), "Kimi-K2-1T");
   for (const auto& [flavor, layers, experts] : {std::tuple{"20b", 24, 32}, {"120b", 36, 128}}) {
     std::string types;
     for (int layer = 0; layer < layers; ++layer) {

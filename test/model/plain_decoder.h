@@ -41,6 +41,9 @@ inline Kind kind_of(const std::string& model_type) {
   if (model_type == "glm4_moe" || model_type == "deepseek_v3") {
     return {.sigmoid = true, .experts_factor = kRoutedScalingFactor, .rotary_dim = 4};
   }
+  if (model_type == "minimax_m2") {
+    return {.norm_over_all = true, .sigmoid = true, .rotary_dim = 4};
+  }
   if (model_type == "qwen3_next") {
     return {.zero_centered = true, .output_gate = true, .rotary_dim = 4};
   }

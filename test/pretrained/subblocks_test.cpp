@@ -43,6 +43,7 @@ INSTANTIATE_TEST_SUITE_P(
         "qwen3moe_sparse_step2",
         "llama_rope_llama3",
         "glm4_moe_air",
+        "minimax_m2_published",
         "deepseek_v3_one_group",
         "deepseek_v3_biases",
         "qwen3_next_types"));

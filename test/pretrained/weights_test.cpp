@@ -103,6 +103,12 @@ TEST(LoadWeights, LeavesOutTheLayersForMultiTokenPredictionThatTheConfigCounts) 
     tensors["mtp.fc.weight"] = tensors.at("lm_head.weight").clone();
   });
   expect_same_parameters(*loaded(next), *loaded(kReferences / "qwen3_next_interval"));
+
+  const fs::path minimax = folder.path() / "minimax";  // its config.json counts three
+  write_changed(minimax, "minimax_m2_published", [](auto& tensors) {
+    tensors["model.layers.5.self_attn.q_proj.weight"] = tensors.at("lm_head.weight").clone();
+  });
+  expect_same_parameters(*loaded(minimax), *loaded(kReferences / "minimax_m2_published"));
 }
 
 // A model of texts and images, as Qwen3.5 and Gemma 3 are published.
@@ -272,6 +278,7 @@ INSTANTIATE_TEST_SUITE_P(
         "mixtral_experts",
         "deepseek_v3_yarn",
         "glm4_moe_norms",
+        "minimax_m2_published",
         "gpt_oss_yarn",
         "qwen3_next_interval",
         "qwen3_5_types",

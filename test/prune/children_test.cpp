@@ -241,7 +241,7 @@ class OrdinaryChildren : public ChildrenWithExperts {};
 INSTANTIATE_TEST_SUITE_P(
     Families,
     OrdinaryChildren,
-    ::testing::Values("qwen3_moe", "mixtral", "gpt_oss", "glm4_moe", "deepseek_v3", "qwen3_next"));
+    ::testing::Values("qwen3_moe", "mixtral", "gpt_oss", "glm4_moe", "minimax_m2", "deepseek_v3", "qwen3_next"));
 
 // The keys of the family have the sizes of a child whose layers are alike, without block_configs.
 TEST_P(OrdinaryChildren, HaveTheirSizesInTheKeysOfTheFamily) {

@@ -45,11 +45,11 @@ class LinearSubblocks : public testing::ModelsInFolders, public ::testing::WithP
 INSTANTIATE_TEST_SUITE_P(
     Families,
     LinearSubblocks,
-    ::testing::Values("qwen3", "llama", "olmo2", "olmo3", "gemma3_text", "mixtral", "glm4_moe"));
+    ::testing::Values("qwen3", "llama", "olmo2", "olmo3", "gemma3_text", "mixtral", "minimax_m2", "glm4_moe"));
 
 // A token without others before it attends to itself only.
 TEST_P(LinearSubblocks, InPlaceOfAttentionEqualItForTheFirstToken) {
-  const bool mixtures = GetParam() == std::string("mixtral");
+  const bool mixtures = GetParam() == std::string("mixtral") || GetParam() == std::string("minimax_m2");
   using Shape = testing::LayerShape;
   write(
       "parent",
@@ -65,7 +65,7 @@ TEST_P(LinearSubblocks, InPlaceOfAttentionEqualItForTheFirstToken) {
 }
 
 TEST_P(LinearSubblocks, InPlaceOfAttentionAreTheProductOfEachHead) {
-  const bool mixtures = GetParam() == std::string("mixtral");
+  const bool mixtures = GetParam() == std::string("mixtral") || GetParam() == std::string("minimax_m2");
   constexpr int64_t kKeyHeads = 4;
   write(
       "parent", GetParam(), {mixtures ? testing::LayerShape{kKeyHeads, 8, 4, 2} : testing::LayerShape{kKeyHeads, 32}});

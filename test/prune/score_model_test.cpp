@@ -196,6 +196,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Mixtral", "mixtral", kMixtures},
         Case{"GptOss", "gpt_oss", kOnlyMixtures},
         Case{"Glm4Moe", "glm4_moe", kSharedMixtures},
+        Case{"MiniMaxM2", "minimax_m2", kMixtures},
         Case{"DeepseekV3", "deepseek_v3", kLatentMixtures},
         Case{"Qwen3Next", "qwen3_next", kDeltaMixtures},
         Case{"WithHoles", "qwen3", kWithHoles}),

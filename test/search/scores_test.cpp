@@ -329,6 +329,7 @@ std::vector<Family> tested_families() {
       {"qwen3", model::test::kWithHoles},
       {"smollm3", model::test::kMixed},
       {"mixtral", model::test::kMixtures},
+      {"minimax_m2", model::test::kMixtures},
       {"glm4_moe", model::test::kSharedMixtures},
       {"deepseek_v3", model::test::kLatentMixtures},
       {"qwen3_next", model::test::kDeltaMixtures},

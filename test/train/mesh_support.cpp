@@ -60,7 +60,8 @@ Overrides family(const std::string& name) {
     overrides.emplace_back("model.args.moe_shared_expert_intermediate_size", "16");
   }
   if (name == "qwen3_next" || name == "qwen3_5_moe" || name == "qwen3_moe" || name == "mixtral" ||
-      name == "deepseek_v3" || name == "glm4_moe" || name == "gpt_oss" || name == kNemotronHWithExperts) {
+      name == "deepseek_v3" || name == "glm4_moe" || name == "minimax_m2" || name == "gpt_oss" ||
+      name == kNemotronHWithExperts) {
     for (const auto& entry : Overrides{
              {"model.args.num_experts", "8"},
              {"model.args.num_experts_per_tok", "2"},

@@ -83,7 +83,7 @@ std::vector<Case> every_family_and_mesh() {
       {.tp = 4, .ep = 4},
       {.dp_replicate = 2, .cp = 2, .ep = 2},
       {.dp_shard = 2, .cp = 2, .tp = 2, .ep = 4}};
-  for (const char* name : {"mixtral", "deepseek_v3", "glm4_moe", "gpt_oss"}) {
+  for (const char* name : {"mixtral", "deepseek_v3", "glm4_moe", "gpt_oss", "minimax_m2"}) {
     add(name, every_nth(2, of_routers, first++ % 2));
   }
   // Documents, whose states begin anew, also in the chunks of cp, which states pass through.

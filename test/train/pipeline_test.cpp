@@ -415,7 +415,8 @@ const std::vector<std::string> kFamilies{
     "nemotron_h",
     "gpt_oss",
     testing::kNemotronHWithExperts,
-    "qwen3_5"};
+    "qwen3_5",
+    "minimax_m2"};
 
 class PipelineOfFamilies : public ::testing::TestWithParam<size_t> {};
 INSTANTIATE_TEST_SUITE_P(

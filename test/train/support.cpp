@@ -18,6 +18,7 @@ TrainSpecs specs() {
   list.add({.family = model::mixtral_family(), .parallelize = model::parallelize_mixtral});
   list.add({.family = model::deepseek_v3_family(), .parallelize = model::parallelize_deepseek_v3});
   list.add({.family = model::glm4_moe_family(), .parallelize = model::parallelize_glm4_moe});
+  list.add({.family = model::minimax_m2_family(), .parallelize = model::parallelize_minimax_m2});
   list.add({.family = model::gpt_oss_family(), .parallelize = model::parallelize_gpt_oss});
   list.add({.family = model::qwen3_next_family(), .parallelize = model::parallelize_qwen3_next});
   list.add({.family = model::qwen3_5_family(), .parallelize = model::parallelize_qwen3_5});

@@ -17,6 +17,7 @@
 #include "lehr/model/glm4_moe/family.h"
 #include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/llama3/family.h"
+#include "lehr/model/minimax_m2/family.h"
 #include "lehr/model/mistral/family.h"
 #include "lehr/model/mixtral/family.h"
 #include "lehr/model/nemotron_h/family.h"

@@ -103,6 +103,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"gpt_oss_clamp", {{.tp = 2}, {.dp_shard = 2, .tp = 2}, {.tp = 2, .pp = 2}}},
         Case{"gpt_oss_yarn", {{.dp_shard = 4, .ep = 2}, {.dp_shard = 2, .ep = 2, .pp = 2}}},
         Case{"glm4_moe_air", kThreeWithExperts},
+        Case{"minimax_m2_table", {{.tp = 2}, {.dp_shard = 2, .tp = 2}, {.tp = 2, .pp = 2}}},
         Case{
             "qwen3_next_chunks",
             {{.dp_shard = 2, .ep = 2}, {.dp_shard = 4, .ep = 2}, {.dp_shard = 2, .ep = 2, .pp = 2}}}),

@@ -1,6 +1,7 @@
 #include "lehr/model/deepseek_v3/family.h"
 
 #include <array>
+#include <variant>
 
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
@@ -97,6 +98,26 @@ DecoderConfig published() {
       .num_nextn_predict_layers = 1};
 }
 
+// https://arxiv.org/abs/2507.20534: more experts, half the heads, no groups, and no module for multi-token prediction.
+DecoderConfig kimi_k2() {
+  DecoderConfig config = published();
+  config.vocab_size = 163840;
+  config.num_attention_heads = config.num_key_value_heads = 64;
+  config.max_position_embeddings = 131072;
+  config.rope_theta = 50000;
+  auto& yarn = std::get<nn::YarnRopeScaling>(config.rope_scaling);
+  yarn.factor = 32;
+  yarn.beta_fast = 1;
+  config.bos_token_id = 163584;
+  config.eos_token_id = {163585};
+  MoEConfig& moe = value_of(config.moe, "experts");
+  moe.num_experts = 384;
+  moe.router = deepseek_router(1, 1, 2.827);
+  moe.set_dense_layers(1);
+  config.num_nextn_predict_layers = 0;
+  return config;
+}
+
 DecoderConfig debug_model() {
   DecoderConfig config = published();
   config.vocab_size = 2048;
@@ -120,7 +141,14 @@ DecoderConfig debug_model() {
 }  // namespace
 
 descriptor::ModelFamily deepseek_v3_family() {
-  return make_decoder_family<Family>("deepseek_v3", {{"debugmodel", debug_model()}, {"671B", published()}});
+  return make_decoder_family<Family>(
+      "deepseek_v3",
+      {
+          {"debugmodel", debug_model()},
+          {"671B", published()},
+          {"Kimi-K2-1T", kimi_k2()},
+      },
+      {"kimi_k2"});
 }
 
 LEHR_DEFINE_DECODER_FAMILY(DeepseekV3, deepseek_v3)

@@ -2,11 +2,12 @@
 
 #include <array>
 
-#include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/define_decoder_family.h"
+#include "lehr/model/mixtral/state_map.h"
 #include "lehr/model/rope_config.h"
+#include "lehr/model/supported_values.h"
 
 namespace lehr::model {
 
@@ -30,10 +31,7 @@ struct Family {
   }
 
   static void read(const Node& config, DecoderConfig& shape) {
-    require(
-        double_or(config, "router_jitter_noise", 0) == 0,
-        "{}: router_jitter_noise: expected 0, found another value; this is not supported",
-        config.origin());
+    require_supported(config, "router_jitter_noise", 0.0);
     shape.pattern = with_window(optional_int(config, "sliding_window"));
     shape.rope_theta = read_rope_theta(config, 1e6);
     if (shape.moe) {  // else layer_parameters names the missing key
@@ -49,38 +47,14 @@ struct Family {
   }
 };
 
-/// Names of published checkpoints: block_sparse_moe for mlp, and w1, w3 and w2 for gate, up and down.
 class MixtralArgs : public DecoderArgs<Family> {
  public:
   using DecoderArgs<Family>::DecoderArgs;
 
   state::StateMap state_map(descriptor::ExpertLayout layout) const override {
-    state::StateMap map = DecoderArgs<Family>::state_map(layout);
-    if (layout == descriptor::ExpertLayout::fused) {
-      return map;  // as transformers 5 names its modules
-    }
-    std::vector<std::pair<std::string, std::string>> names;
-    for (const std::string& name : map.input_names()) {
-      names.emplace_back(stored(name), name);
-    }
-    return state::sequential({state::rename(names), map});
-  }
-
- private:
-  static std::string stored(std::string name) {
-    const auto replace = [&](std::string_view from, std::string_view to) {
-      const size_t at = name.find(from);
-      if (at != std::string::npos) {
-        name.replace(at, from.size(), to);
-      }
-      return at != std::string::npos;
-    };
-    if (replace(".mlp.gate.", ".block_sparse_moe.gate.") || replace(".mlp.experts.", ".block_sparse_moe.experts.")) {
-      replace(".gate_proj.", ".w1.");
-      replace(".down_proj.", ".w2.");
-      replace(".up_proj.", ".w3.");
-    }
-    return name;
+    const state::StateMap map = DecoderArgs<Family>::state_map(layout);
+    const bool fused = layout == descriptor::ExpertLayout::fused;  // as transformers 5 names its modules
+    return fused ? map : with_block_sparse_moe_names(map);
   }
 };
 

@@ -14,6 +14,7 @@ Qwen3MoELayerImpl::Qwen3MoELayerImpl(const Qwen3MoELayerParameters& params, int6
     auto attention = attention_parameters(params, layer_index);
     if (params.qk_norm) {
       attention.qk_norm_eps = params.rms_norm_eps;
+      attention.qk_norm_width = params.qk_norm_width;
     }
     declare_module("self_attn", self_attn, nn::GroupedQueryAttention(attention));
   }

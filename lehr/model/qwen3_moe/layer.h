@@ -16,7 +16,8 @@ struct Qwen3MoELayerParameters : LayerSizes {
   MoEConfig moe = {};             ///< The experts, and the layers that have them.
   bool attention_linear = false;  ///< The layer has an nn::LinearSubblock in place of the attention.
   bool ffn_linear = false;        ///< The layer has an nn::LinearSubblock in place of experts or SwiGLU.
-  bool qk_norm = true;            ///< RMSNorm of each query and key head.
+  bool qk_norm = true;            ///< RMSNorm of queries and keys,
+  nn::QKNormWidth qk_norm_width = nn::QKNormWidth::head;  ///< of each head, or of all heads together.
   // Passed to the attention of a layer by attention_parameters.
   bool qkv_bias = false;                       ///< Biases of the query, key and value projections,
   bool output_bias = false;                    ///< and of the output projection.
