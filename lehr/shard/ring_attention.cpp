@@ -183,7 +183,7 @@ struct RingFunction : AutogradFunction<RingFunction> {
     const auto saved = context->get_saved_variables();
     const at::Tensor& sinks = saved[5];
     const at::Tensor& log_sum = saved[4];
-    const auto holder = c10::static_intrusive_pointer_cast<RingHolder>(context->saved_data["ring"].toCapsule());
+    const auto holder = saved_object<RingHolder>(context, "ring");
     const auto type = log_sum.scalar_type();
     // delta = rowsum(dO * O), called D in Algorithm 2 of FlashAttention-2 (https://arxiv.org/abs/2307.08691).
     const at::Tensor products = (gradients[0].to(type) * saved[3].to(type)).sum(-1);  // (B, T, Hq)

@@ -87,7 +87,7 @@ struct VariableLengthFunction : AutogradFunction<VariableLengthFunction> {
     const OperatorScope scope(OperatorKind::attention, "lehr::attention_backward");
     refuse_double_backward("attention");
     const auto saved = ctx->get_saved_variables();
-    const auto holder = c10::static_intrusive_pointer_cast<CallHolder>(ctx->saved_data["call"].toCapsule());
+    const auto holder = saved_object<CallHolder>(ctx, "call");
     const VariableLengthCall& call = holder->call;
     const at::Tensor q = saved_or_recomputed(ctx, "q", saved[0]), k = saved_or_recomputed(ctx, "k", saved[1]),
                      v = saved_or_recomputed(ctx, "v", saved[2]);
