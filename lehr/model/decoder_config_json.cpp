@@ -11,6 +11,7 @@
 #include "lehr/model/decoder_sizes.h"
 #include "lehr/model/quantization_config.h"
 #include "lehr/model/rope_config.h"
+#include "lehr/model/supported_values.h"
 #include "lehr/nn/embedding.h"
 
 namespace lehr::model {
@@ -32,8 +33,8 @@ void refuse_unsupported(const Node& config, OwnKeys own_keys) {
     refuse("hidden_act", act->as_string(), "silu");
   }
   for (const char* key : {"mlp_bias", "use_sliding_window"}) {
-    if (!contains(own_keys, key) && bool_or(config, key, false)) {
-      refuse(key, "true", "false");
+    if (!contains(own_keys, key)) {
+      require_supported(config, key, false);
     }
   }
   const Node* types = contains(own_keys, "layer_types") ? nullptr : config.find("layer_types");
