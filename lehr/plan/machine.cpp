@@ -279,8 +279,7 @@ std::span<const Machine> machine_presets() {
   return presets();
 }
 
-Machine load_machine(
-    const std::string& name_or_file, const std::vector<std::pair<std::string, std::string>>& overrides) {
+Machine load_machine(const std::string& name_or_file, const Overrides& overrides) {
   const auto preset = [](const std::string& name) {
     return std::find_if(presets().begin(), presets().end(), [&](const Machine& one) { return one.name == name; });
   };

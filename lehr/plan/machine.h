@@ -99,8 +99,7 @@ std::span<const Machine> machine_presets();
 /// have the values of the preset in its `name`, or the defaults of Machine. Throws a usage error for an unknown name,
 /// with the nearest, and for errors in a file, with their position. `overrides` are dotted keys of a command line
 /// without "machine." and take precedence.
-Machine load_machine(
-    const std::string& name_or_file, const std::vector<std::pair<std::string, std::string>>& overrides = {});
+Machine load_machine(const std::string& name_or_file, const Overrides& overrides = {});
 
 /// Returns `machine` with the figures of this computer's CPU, measured in about three seconds: peaks of float32,
 /// bfloat16 and float64, memory bandwidth (train/machine_limits.h) and memory size; and the fractions of the peak that

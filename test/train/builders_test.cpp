@@ -7,8 +7,6 @@
 namespace lehr::train {
 namespace {
 
-using Overrides = std::vector<std::pair<std::string, std::string>>;
-
 std::string error_with(Overrides overrides) {
   const testing::Folder folder;
   const TrainConfig config = testing::tiny_run(folder.path(), overrides);
