@@ -275,10 +275,6 @@ double Machine::attention_fraction(at::ScalarType dtype) const {
                                 : achieved_attention_fraction;
 }
 
-std::span<const Machine> machine_presets() {
-  return presets();
-}
-
 Machine load_machine(const std::string& name_or_file, const Overrides& overrides) {
   const auto preset = [](const std::string& name) {
     return std::find_if(presets().begin(), presets().end(), [&](const Machine& one) { return one.name == name; });

@@ -3,12 +3,11 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 
 #include "lehr/base/torch.h"
-#include "lehr/config/fields.h"
+#include "lehr/config/config.h"
 #include "lehr/metric/throughput.h"
 
 namespace lehr::plan {
@@ -72,7 +71,12 @@ struct Machine {
   double memory_bandwidth() const { return memory_gb_per_second * achieved_memory_fraction * 1e9; }
 };
 
-/// Returns the machines known by name, with the vendors' figures:
+/// Returns a preset by its name, or the machine of a TOML file whose keys are those of Machine. Keys missing in a file
+/// have the values of the preset in its `name`, or the defaults of Machine. Throws a usage error for an unknown name,
+/// with the nearest, and for errors in a file, with their position. `overrides` are dotted keys of a command line
+/// without "machine." and take precedence.
+///
+/// The presets have the vendors' figures:
 ///
 /// - h100: H100 SXM, 80 GB HBM3 at 3.35 TB/s, 989 TFLOP/s dense bfloat16, NVLink 450 GB/s each way, one 400 Gb/s NIC
 ///   per device (NVIDIA H100 Tensor Core GPU data sheet; DGX H100 data sheet). Vendors quote bfloat16 with sparsity,
@@ -93,12 +97,6 @@ struct Machine {
 /// 0.7 of the peak in large matmuls, 0.35 in those of experts, 0.4 in attention, 0.7 of a link, 0.8 of memory. For
 /// matmuls on h100 and h200 they are those of Lehr's runs on an H100: 0.74, and 0.6 times t / (t + 256) at t tokens per
 /// expert. docs/plan.md discusses their accuracy.
-std::span<const Machine> machine_presets();
-
-/// Returns a preset by its name, or the machine of a TOML file whose keys are those of Machine. Keys missing in a file
-/// have the values of the preset in its `name`, or the defaults of Machine. Throws a usage error for an unknown name,
-/// with the nearest, and for errors in a file, with their position. `overrides` are dotted keys of a command line
-/// without "machine." and take precedence.
 Machine load_machine(const std::string& name_or_file, const Overrides& overrides = {});
 
 /// Returns `machine` with the figures of this computer's CPU, measured in about three seconds: peaks of float32,
