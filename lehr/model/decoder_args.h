@@ -204,7 +204,7 @@ class DecoderArgs : public descriptor::ModelArgs {
       Family::write(config_, node);
     }
     if constexpr (requires { Family::kPadToken; }) {  // absent, it would be that one
-      node.set("pad_token_id", config_.pad_token_id ? Node(*config_.pad_token_id) : Node());
+      node.set("pad_token_id", number_or_null(config_.pad_token_id));
     }
     return node;
   }
