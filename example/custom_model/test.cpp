@@ -20,7 +20,6 @@ namespace parallel_decoder {
 namespace {
 using namespace lehr;
 namespace fs = std::filesystem;
-using Overrides = std::vector<std::pair<std::string, std::string>>;
 
 constexpr auto kLayout = descriptor::ExpertLayout::per_expert;
 

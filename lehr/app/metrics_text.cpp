@@ -122,7 +122,7 @@ std::string plot_of(const WatchedRuns& runs, const std::string& key, const Metri
   std::vector<draw::PlotSeries> series;
   for (const auto& run : runs) {
     for (const std::string& one : {key, kValidation + key}) {
-      const metric::ThinnedSeries& values = run->series().at(one);
+      const metric::DownsampledSeries& values = run->series().at(one);
       series.push_back(
           {.name = printable(runs.size() > 1 ? run->name() + " " + one : one),
            .x = values.steps(),

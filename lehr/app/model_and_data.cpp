@@ -2,7 +2,6 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
-#include "lehr/data/tokenize_corpus.h"
 #include "lehr/pretrained/weights.h"
 #include "lehr/state/checkpoint.h"
 #include "lehr/state/weights.h"
@@ -68,9 +67,10 @@ ModelAndData open_model_and_data(
   opened.tokenizer = data::load_tokenizer(
       config.tokenizer.path.empty() ? opened.model.tokenizer_folder().string() : config.tokenizer.path);
   const auto own = opened.model.tokenizer_folder();
-  const std::string& used = config.tokenizer.path;
-  if (is_main && !used.empty() && used != own && data::has_other_tokenizer(own, *opened.tokenizer)) {
-    log.warn("tokenizer.path: {} gives other ids than the tokenizer of the model, in {}", used, own.string());
+  if (is_main && !config.tokenizer.path.empty()) {
+    if (const auto warning = train::other_tokenizer_warning(config, *opened.tokenizer, own); !warning.empty()) {
+      log.warn("{}", warning);
+    }
   }
   opened.data = train::open_run_data(
       config, *opened.tokenizer, shape->vocab_size(), [&](const std::string& text) { log.info("{}", text); });

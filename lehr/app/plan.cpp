@@ -95,10 +95,9 @@ std::string plan_help() {
 }
 
 // Removes and returns the overrides whose names begin with `prefix`; the other dotted names belong to the run.
-std::vector<std::pair<std::string, std::string>> take(
-    std::vector<std::pair<std::string, std::string>>& overrides, const std::string& prefix) {
-  std::vector<std::pair<std::string, std::string>> taken;
-  std::vector<std::pair<std::string, std::string>> left;
+Overrides take(Overrides& overrides, const std::string& prefix) {
+  Overrides taken;
+  Overrides left;
   for (auto& [key, value] : overrides) {
     if (key.starts_with(prefix)) {
       taken.emplace_back(key.substr(prefix.size()), value);
@@ -110,8 +109,7 @@ std::vector<std::pair<std::string, std::string>> take(
   return taken;
 }
 
-plan::PeerDesign peer_design(
-    const std::string& file, const std::vector<std::pair<std::string, std::string>>& overrides) {
+plan::PeerDesign peer_design(const std::string& file, const Overrides& overrides) {
   ConfigSources sources{.file = {}, .overrides = overrides, .option = "peer"};
   if (!file.empty()) {
     sources.file = file;
@@ -119,7 +117,7 @@ plan::PeerDesign peer_design(
   return load_config<plan::PeerDesign>(sources);
 }
 
-plan::Machine this_cpu(const std::vector<std::pair<std::string, std::string>>& overrides) {
+plan::Machine this_cpu(const Overrides& overrides) {
   plan::Machine cpu = plan::load_machine("cpu", overrides);
   cpu.name = "this CPU";
   return cpu;

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "lehr/metric/downsampled_series.h"
 #include "lehr/metric/metrics_reader.h"
-#include "lehr/metric/thinned_series.h"
 
 namespace lehr::app {
 
@@ -58,7 +58,7 @@ class WatchedRun {
   /// update.
   const std::vector<Row>& new_rows() const { return new_rows_; }
   /// The series of the keys that were given and of their validations, by key.
-  const std::map<std::string, metric::ThinnedSeries>& series() const { return series_; }
+  const std::map<std::string, metric::DownsampledSeries>& series() const { return series_; }
   /// All metrics that were logged.
   const std::set<std::string>& known_keys() const { return known_keys_; }
   /// Number of lines of metrics.jsonl that hold no metrics.
@@ -88,7 +88,7 @@ class WatchedRun {
   std::vector<Row> new_rows_ = {};
   int64_t repeated_up_to_ = -1;  // lines of a resumed run up to this step are not new
   std::deque<double> step_seconds_ = {};
-  std::map<std::string, metric::ThinnedSeries> series_ = {};
+  std::map<std::string, metric::DownsampledSeries> series_ = {};
   std::set<std::string> known_keys_ = {};
 };
 

@@ -37,7 +37,7 @@ struct SharedFunction : torch::autograd::Function<SharedFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto call = c10::static_intrusive_pointer_cast<CallHolder>(ctx->saved_data[kCall].toCapsule());
+    const auto call = saved_object<CallHolder>(ctx, kCall);
     at::RecordFunction record(at::RecordScope::USER_SCOPE);  // in a trace, all nodes have one name
     if (record.isActive()) {
       record.before(call->name);

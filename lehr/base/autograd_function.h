@@ -58,6 +58,12 @@ torch::autograd::variable_list apply_autograd_function(
 /// Returns the context of the node of an AutogradFunction, such as an output's grad_fn().
 torch::autograd::AutogradContext& autograd_context(torch::autograd::Node& node);
 
+/// Returns the object that forward saved under `key` of saved_data, by c10::IValue::make_capsule.
+template <class T>
+c10::intrusive_ptr<T> saved_object(const torch::autograd::AutogradContext* ctx, const char* key) {
+  return c10::static_intrusive_pointer_cast<T>(ctx->saved_data.at(key).toCapsule());
+}
+
 /// Base of an autograd function T, with the contract of torch::autograd::Function:
 ///
 ///     struct Twice : AutogradFunction<Twice> {

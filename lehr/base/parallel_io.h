@@ -7,7 +7,7 @@
 namespace lehr {
 
 /// Number of concurrent reads that keeps a disk busy while one thread copies.
-inline constexpr int64_t kReadsAtOnce = 4;
+inline constexpr int64_t kConcurrentReads = 4;
 
 /// Calls work(0), ..., work(count - 1), each once, on up to `threads` threads (on the calling thread if `threads` is
 /// 1). The calls run without grad mode and, if there are several threads, with one ATen thread each. Returns after all

@@ -27,12 +27,12 @@ int64_t preemptions_of_this_thread() {
 }
 }  // namespace
 
-int64_t Patience::now() {
+int64_t AdaptiveSpin::now() {
   using namespace std::chrono;
   return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
 }
 
-void Patience::relax() {
+void AdaptiveSpin::relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -40,7 +40,7 @@ void Patience::relax() {
 #endif
 }
 
-bool Patience::may_poll_since(int64_t began) {
+bool AdaptiveSpin::may_poll_since(int64_t began) {
   const int64_t time = now();
   if (time >= next_look_) {
     const int64_t found = preemptions_of_this_thread();
@@ -100,7 +100,7 @@ void ThreadTeam::run(int64_t chunks, int threads, Body body, void* context) {
   take_chunks(0);
 
   members_.fetch_and(~kOpen);
-  if (!patience_.poll([&] { return members_.load(std::memory_order_acquire) == 0; })) {
+  if (!spin_.poll([&] { return members_.load(std::memory_order_acquire) == 0; })) {
     for (uint32_t members; (members = members_.load(std::memory_order_acquire)) != 0;) {
       members_.wait(members);
     }
@@ -112,13 +112,13 @@ void ThreadTeam::run(int64_t chunks, int threads, Body body, void* context) {
 
 void ThreadTeam::work(int index) {
   start_worker_(index);
-  Patience patience;
+  AdaptiveSpin spin;
   for (uint32_t seen = 0; !stopped_.load(std::memory_order_relaxed); seen = loop_.load(std::memory_order_acquire)) {
     if (join(index)) {
       take_chunks(index);
       leave();
     }
-    if (!patience.poll([&] { return loop_.load(std::memory_order_acquire) != seen; })) {
+    if (!spin.poll([&] { return loop_.load(std::memory_order_acquire) != seen; })) {
       loop_.wait(seen);
     }
   }

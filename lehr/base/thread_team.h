@@ -13,7 +13,7 @@ namespace lehr {
 /// Adaptive spinning: decides how long a waiting thread polls before it sleeps. On an idle machine it polls long, since
 /// waking a thread takes longer than many loops. While the system gives the thread's core to other work it polls
 /// briefly, since a polling thread takes the core from that work. For one thread at a time.
-class Patience {
+class AdaptiveSpin {
  public:
   /// Polls `ready` for a while. Returns whether it became true.
   template <class Ready>
@@ -70,7 +70,7 @@ class ThreadTeam {
   void (*const start_worker_)(int index);
   const int64_t process_;
   std::vector<std::thread> workers_;
-  Patience patience_;
+  AdaptiveSpin spin_;
 
   // The current loop; changes only while no worker is in it.
   Body body_ = nullptr;

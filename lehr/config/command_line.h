@@ -14,7 +14,7 @@ namespace lehr {
 struct Arguments {
   std::vector<std::string> positionals;
   /// --section.key=value, in order.
-  std::vector<std::pair<std::string, std::string>> overrides;
+  Overrides overrides;
   std::vector<std::string> options = {};  ///< The options that were given, as written: "--max-rows", "--no-shuffle".
   bool help = false;                      ///< True if --help or -h was given.
 };

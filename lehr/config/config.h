@@ -14,11 +14,13 @@
 
 namespace lehr {
 
+/// Dotted keys with values in TOML syntax; a bare word is a string.
+using Overrides = std::vector<std::pair<std::string, std::string>>;
+
 /// The sources of a config in increasing precedence: the struct's defaults, the file, the overrides.
 struct ConfigSources {
   std::optional<std::filesystem::path> file;
-  /// Dotted keys with values in TOML syntax; a bare word is a string.
-  std::vector<std::pair<std::string, std::string>> overrides;
+  Overrides overrides;
   /// If set, the command line has the overrides as --option.KEY, and messages say so.
   std::string option = "";
 };

@@ -88,7 +88,7 @@ ClassificationBatch make_batch(
 
 ClassificationDataset::ClassificationDataset(
     const std::filesystem::path& path, const Tokenizer& tokenizer, ClassificationOptions options)
-    : options_(std::move(options)), pad_id_(tokenizer.pad_id().value_or(tokenizer.eos_id().value_or(0))) {
+    : options_(std::move(options)), pad_id_(tokenizer.padding_id()) {
   check_lengths(path, options_.max_length, options_.pad_to_multiple_of);
   for (const auto& file : example_files(path)) {
     read(file, tokenizer);
@@ -117,13 +117,10 @@ ClassificationLoader::ClassificationLoader(
     SampleOrder::Options order,
     BatchPlan plan,
     PrefetchOptions options)
-    : pipeline_(
-          options.num_workers,
-          options.depth,
-          steps_of(order.repeat ? std::nullopt : std::optional(dataset->size()), plan),
-          [dataset, plan, samples = SampleOrder({{.size = dataset->size()}}, order)](int64_t&& step) {
+    : pipeline_(example_batches(
+          dataset->size(), order, plan, options, [dataset, plan](const SampleOrder& samples, int64_t step) {
             return make_batch(*dataset, samples, plan, step);
-          }) {}
+          })) {}
 
 uint64_t ClassificationDataset::fingerprint(const SampleOrder::Options& order) const {
   std::string text = fmt::format("{}|{}|{}|{}", order.seed, order.shuffle, order.repeat, options_.max_length);

@@ -202,7 +202,7 @@ LanguageData open_data(const DataConfig& config, const Tokenizer& tokenizer, con
         stream,
         {.seq_len = options.seq_len,
          .packing = stream.has_unlearned() ? Packing::whole : config.packing,
-         .pad_id = tokenizer.pad_id().value_or(tokenizer.eos_id().value_or(0))});
+         .pad_id = tokenizer.padding_id()});
   };
 
   std::vector<MixedDataset::Part> train, validation;

@@ -88,7 +88,7 @@ std::vector<std::string> PairsOptions::keys() const {
 }
 
 PairsDataset::PairsDataset(const std::filesystem::path& path, const Tokenizer& tokenizer, PairsOptions options)
-    : options_(std::move(options)), pad_id_(tokenizer.pad_id().value_or(tokenizer.eos_id().value_or(0))) {
+    : options_(std::move(options)), pad_id_(tokenizer.padding_id()) {
   check_lengths(path, options_.max_length, options_.pad_to_multiple_of);
   for (const auto& file : example_files(path)) {
     read(file, tokenizer);
@@ -124,16 +124,14 @@ PairsLoader::PairsLoader(
     BatchPlan plan,
     std::optional<int64_t> microbatch,
     PrefetchOptions options)
-    : pipeline_(
-          options.num_workers,
-          options.depth,
-          steps_of(order.repeat ? std::nullopt : std::optional(dataset->size()), plan),
-          [dataset,
-           plan,
-           together = checked_microbatch(plan, microbatch),
-           samples = SampleOrder({{.size = dataset->size()}}, order)](int64_t&& step) {
+    : pipeline_(example_batches(
+          dataset->size(),
+          order,
+          plan,
+          options,
+          [dataset, plan, together = checked_microbatch(plan, microbatch)](const SampleOrder& samples, int64_t step) {
             return make_batch(*dataset, samples, plan, together, step);
-          }) {}
+          })) {}
 
 uint64_t PairsDataset::fingerprint(const SampleOrder::Options& order) const {
   std::string text = fmt::format("{}|{}|{}|{}", order.seed, order.shuffle, order.repeat, options_.max_length);

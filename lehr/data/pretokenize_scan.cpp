@@ -113,15 +113,21 @@ class Scanner {
   const CodePoints& table_;
 };
 
+// Calls `sink` with each word of the text; word_end(scanner, at) is the end of the one that begins at `at`.
+template <class WordEnd>
+void split_words(std::string_view text, const PieceSink& sink, const WordEnd& word_end) {
+  const Scanner scanner(text);
+  for (const char* at = text.data(); at != scanner.end();) {
+    const char* const next = word_end(scanner, at);
+    sink({at, static_cast<size_t>(next - at)});
+    at = next;
+  }
+}
+
 class Gpt2Splitter : public Splitter {
  public:
   void split(std::string_view text, const PieceSink& sink) const override {
-    const Scanner scanner(text);
-    for (const char* at = text.data(); at != scanner.end();) {
-      const char* const next = word_end(scanner, at);
-      sink({at, static_cast<size_t>(next - at)});
-      at = next;
-    }
+    split_words(text, sink, [](const Scanner& scanner, const char* at) { return word_end(scanner, at); });
   }
 
  private:
@@ -146,12 +152,7 @@ class Cl100kSplitter : public Splitter {
   explicit Cl100kSplitter(size_t max_digits) : max_digits_(max_digits) {}
 
   void split(std::string_view text, const PieceSink& sink) const override {
-    const Scanner scanner(text);
-    for (const char* at = text.data(); at != scanner.end();) {
-      const char* const next = word_end(scanner, at);
-      sink({at, static_cast<size_t>(next - at)});
-      at = next;
-    }
+    split_words(text, sink, [this](const Scanner& scanner, const char* at) { return word_end(scanner, at); });
   }
 
  private:

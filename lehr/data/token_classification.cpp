@@ -109,7 +109,7 @@ std::vector<int32_t> encode_word(const Tokenizer& tokenizer, const std::string& 
 
 TokenClassificationDataset::TokenClassificationDataset(
     const std::filesystem::path& path, const Tokenizer& tokenizer, TokenClassificationOptions options)
-    : options_(std::move(options)), pad_id_(tokenizer.pad_id().value_or(tokenizer.eos_id().value_or(0))) {
+    : options_(std::move(options)), pad_id_(tokenizer.padding_id()) {
   check_lengths(path, options_.max_length, options_.pad_to_multiple_of);
   for (const auto& file : example_files(path)) {
     read(file, tokenizer);
@@ -156,13 +156,10 @@ TokenClassificationLoader::TokenClassificationLoader(
     SampleOrder::Options order,
     BatchPlan plan,
     PrefetchOptions options)
-    : pipeline_(
-          options.num_workers,
-          options.depth,
-          steps_of(order.repeat ? std::nullopt : std::optional(dataset->size()), plan),
-          [dataset, plan, samples = SampleOrder({{.size = dataset->size()}}, order)](int64_t&& step) {
+    : pipeline_(example_batches(
+          dataset->size(), order, plan, options, [dataset, plan](const SampleOrder& samples, int64_t step) {
             return make_batch(*dataset, samples, plan, step);
-          }) {}
+          })) {}
 
 uint64_t TokenClassificationDataset::fingerprint(const SampleOrder::Options& order) const {
   std::string text = fmt::format("{}|{}|{}|{}", order.seed, order.shuffle, order.repeat, options_.max_length);

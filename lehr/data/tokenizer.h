@@ -32,6 +32,8 @@ class Tokenizer {
   virtual std::optional<int32_t> eos_id() const = 0;
   virtual std::optional<int32_t> bos_id() const = 0;
   virtual std::optional<int32_t> pad_id() const = 0;
+  /// Returns the id that pads sequences: pad_id(), else eos_id(), else 0.
+  int32_t padding_id() const { return pad_id().value_or(eos_id().value_or(0)); }
 
   /// Returns the files that an exported model folder needs besides its weights (tokenizer.json, ...); none for the byte
   /// tokenizer.

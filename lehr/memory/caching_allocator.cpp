@@ -122,7 +122,7 @@ Pages CachedBlocks::take_new(size_t size) {
   return pages;
 }
 
-void* CachedBlocks::take(size_t bytes) {
+void* CachedBlocks::allocate(size_t bytes) {
   const size_t size = rounded(bytes);
   const std::lock_guard lock(mutex_);
   Pages pages = take_kept(size);
@@ -140,7 +140,7 @@ void* CachedBlocks::take(size_t bytes) {
   return block;
 }
 
-bool CachedBlocks::give_back(void* block) {
+bool CachedBlocks::free(void* block) {
   const std::lock_guard lock(mutex_);
   const auto found = used_.find(block);
   if (found == used_.end()) {
@@ -173,7 +173,7 @@ void free_tensor(void* data) {
     return;
   }
   c10::profiledCPUMemoryReporter().Delete(data);
-  if (!blocks().give_back(data)) {
+  if (!blocks().free(data)) {
     c10::GetDefaultCPUAllocator()->raw_deallocate(data);
   }
 }
@@ -184,7 +184,7 @@ class TensorMemory final : public c10::Allocator {
     if (bytes < kLarge) {
       return c10::GetDefaultCPUAllocator()->allocate(bytes);
     }
-    void* const data = blocks().take(bytes);
+    void* const data = blocks().allocate(bytes);
     c10::profiledCPUMemoryReporter().New(data, bytes);
     return {data, data, &free_tensor, at::Device(at::kCPU)};
   }
@@ -215,11 +215,11 @@ constexpr std::align_val_t kLine{64};
 }  // namespace
 
 ScratchMemory::ScratchMemory(size_t bytes)
-    : kept_(keeps_tensors && bytes >= kLarge), data_(kept_ ? blocks().take(bytes) : ::operator new(bytes, kLine)) {}
+    : kept_(keeps_tensors && bytes >= kLarge), data_(kept_ ? blocks().allocate(bytes) : ::operator new(bytes, kLine)) {}
 
 ScratchMemory::~ScratchMemory() {
   if (kept_) {
-    blocks().give_back(data_);
+    blocks().free(data_);
   } else {
     ::operator delete(data_, kLine);
   }

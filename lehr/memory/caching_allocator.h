@@ -44,9 +44,9 @@ class CachedBlocks {
 
   /// Returns at least `bytes` bytes, aligned to 64, uninitialized. Throws a runtime error if the system is out of
   /// memory.
-  void* take(size_t bytes);
+  void* allocate(size_t bytes);
   /// Frees a block. Returns false if `block` is not one of the blocks in use.
-  bool give_back(void* block);
+  bool free(void* block);
   Figures figures() const;
 
  private:

@@ -24,13 +24,13 @@ class ThreadHub {
         timeout_(timeout),
         abort_(std::make_shared<ThreadAbort>()) {}
 
-  std::shared_ptr<ThreadCommunicator> room(const std::string& name, const std::vector<int64_t>& ranks) {
+  std::shared_ptr<ThreadCommunicator> communicator(const std::string& name, const std::vector<int64_t>& ranks) {
     const std::lock_guard lock(mutex_);
-    auto& room = rooms_[fmt::format("{}:{}", name, fmt::join(ranks, ","))];
-    if (!room) {
-      room = std::make_shared<ThreadCommunicator>(name, static_cast<int64_t>(ranks.size()), abort_, timeout_);
+    auto& communicator = communicators_[fmt::format("{}:{}", name, fmt::join(ranks, ","))];
+    if (!communicator) {
+      communicator = std::make_shared<ThreadCommunicator>(name, static_cast<int64_t>(ranks.size()), abort_, timeout_);
     }
-    return room;
+    return communicator;
   }
 
   void abort(const std::string& message) {
@@ -43,8 +43,8 @@ class ThreadHub {
       abort_->message = message;
     }
     const std::lock_guard lock(mutex_);
-    for (auto& [name, room] : rooms_) {
-      room->wake();
+    for (auto& [name, communicator] : communicators_) {
+      communicator->wake();
     }
   }
 
@@ -62,7 +62,7 @@ class ThreadHub {
   std::chrono::milliseconds timeout_;
   std::shared_ptr<ThreadAbort> abort_;
   std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<ThreadCommunicator>> rooms_;
+  std::map<std::string, std::shared_ptr<ThreadCommunicator>> communicators_;
 };
 
 std::shared_ptr<ThreadHub> make_thread_hub(int64_t world_size, std::chrono::milliseconds timeout) {
@@ -78,7 +78,7 @@ class ThreadTransport : public Transport {
   std::string name() const override { return "threads"; }
   c10::intrusive_ptr<c10d::Backend> connect(const std::string& group, const std::vector<int64_t>& ranks) override {
     const int64_t index = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
-    return make_thread_backend(hub_->room(group, ranks), index);
+    return make_thread_backend(hub_->communicator(group, ranks), index);
   }
   c10::intrusive_ptr<c10d::Store> store() override { return hub_->store; }
   void abort(const std::string& message) noexcept override { hub_->abort(message); }

@@ -35,4 +35,9 @@ inline std::optional<int64_t> optional_int(const Node& config, const std::string
   return found != nullptr && !found->is_null() ? std::optional(found->as_int()) : std::nullopt;
 }
 
+/// Returns the number, or null if there is none: the inverse of optional_int.
+inline Node number_or_null(const std::optional<int64_t>& number) {
+  return number ? Node(*number) : Node();
+}
+
 }  // namespace lehr::model

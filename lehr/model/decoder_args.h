@@ -38,7 +38,7 @@ inline constexpr const char* kWholeVocabulary = "default";
 /// - kRequiredKeys, names of keys without which its config.json is refused: keys whose default in transformers is not
 ///   the one of DecoderConfig::from_hf, unless block_configs has the sizes of layers;
 /// - kNullableKeys, those of them that may be null: num_key_value_heads, if transformers reads it as the number of
-/// heads;
+///   heads;
 /// - kKeyValueHeads, the num_key_value_heads of a config.json without it, if that is not the number of heads;
 /// - kBosToken, kEosToken and kPadToken, the tokens of a config.json without these keys; null says that there are none;
 /// - kNormEps, the rms_norm_eps of a config.json without it;
@@ -204,7 +204,7 @@ class DecoderArgs : public descriptor::ModelArgs {
       Family::write(config_, node);
     }
     if constexpr (requires { Family::kPadToken; }) {  // absent, it would be that one
-      node.set("pad_token_id", config_.pad_token_id ? Node(*config_.pad_token_id) : Node());
+      node.set("pad_token_id", number_or_null(config_.pad_token_id));
     }
     return node;
   }

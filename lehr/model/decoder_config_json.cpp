@@ -11,6 +11,7 @@
 #include "lehr/model/decoder_sizes.h"
 #include "lehr/model/quantization_config.h"
 #include "lehr/model/rope_config.h"
+#include "lehr/model/supported_values.h"
 #include "lehr/nn/embedding.h"
 
 namespace lehr::model {
@@ -32,8 +33,8 @@ void refuse_unsupported(const Node& config, OwnKeys own_keys) {
     refuse("hidden_act", act->as_string(), "silu");
   }
   for (const char* key : {"mlp_bias", "use_sliding_window"}) {
-    if (!contains(own_keys, key) && bool_or(config, key, false)) {
-      refuse(key, "true", "false");
+    if (!contains(own_keys, key)) {
+      require_supported(config, key, false);
     }
   }
   const Node* types = contains(own_keys, "layer_types") ? nullptr : config.find("layer_types");
@@ -279,7 +280,6 @@ Node to_hf(
     const std::string& architecture_prefix,
     const std::string& dtype) {
   const bool scores = descriptor::is_classifier(c.head);
-  auto optional_id = [](const std::optional<int64_t>& id) { return id ? Node(*id) : Node(); };
   Node node = Node::make_table();
   Node architectures = Node::make_list();
   architectures.push_back(Node(architecture_prefix + suffix_of(c.head)));
@@ -289,7 +289,7 @@ Node to_hf(
   if (!c.block_configs.empty()) {
     node.set("block_configs", descriptor::write_block_configs(c.block_configs));
   }
-  node.set("bos_token_id", optional_id(c.bos_token_id));
+  node.set("bos_token_id", number_or_null(c.bos_token_id));
   if (c.eos_token_id.size() > 1) {
     Node ids = Node::make_list();
     for (const int64_t id : c.eos_token_id) {
@@ -300,7 +300,7 @@ Node to_hf(
     node.set("eos_token_id", c.eos_token_id.empty() ? Node() : Node(c.eos_token_id.front()));
   }
   if (c.pad_token_id || scores) {
-    node.set("pad_token_id", optional_id(c.pad_token_id));
+    node.set("pad_token_id", number_or_null(c.pad_token_id));
   }
   node.set("head_dim", Node(c.head_dim));
   node.set("hidden_act", Node("silu"));

@@ -184,7 +184,8 @@ class ForCausalLMImpl : public WithHead<Backbone> {
     distilled.agrees = values.agrees;
     outputs.nll() = values.nll;
     if (distilled.cosine_distance.defined()) {
-      distilled.cosine_distance = nn::where_labelled(lm_head->whole_sequence(distilled.cosine_distance), inputs.labels);
+      distilled.cosine_distance =
+          nn::mask_ignored_labels(lm_head->whole_sequence(distilled.cosine_distance), inputs.labels);
     }
     return losses;
   }

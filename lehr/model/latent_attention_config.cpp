@@ -71,7 +71,7 @@ LatentAttentionConfig LatentAttentionConfig::from_hf(const Node& config) {
 }
 
 void LatentAttentionConfig::to_hf(Node& config) const {
-  config.set("q_lora_rank", q_lora_rank ? Node(*q_lora_rank) : Node());
+  config.set("q_lora_rank", number_or_null(q_lora_rank));
   config.set("kv_lora_rank", Node(kv_lora_rank));
   config.set("qk_nope_head_dim", Node(qk_nope_head_dim));
   config.set("qk_rope_head_dim", Node(qk_rope_head_dim));

@@ -84,7 +84,7 @@ void write_layer_types(const DecoderConfig& shape, Node& node) {
     types.push_back(Node(shape.pattern.slides(layer) ? kSliding : kFull));
   }
   node.set("layer_types", types);
-  node.set("sliding_window", shape.pattern.sliding_window ? Node(*shape.pattern.sliding_window) : Node());
+  node.set("sliding_window", number_or_null(shape.pattern.sliding_window));
 }
 
 void read_qwen_windows(const Node& config, DecoderConfig& shape) {

@@ -45,7 +45,7 @@ class Checkpoint : public AutogradFunction<Checkpoint> {
 
   static torch::autograd::variable_list backward(
       torch::autograd::AutogradContext* context, torch::autograd::variable_list grad_outputs) {
-    const auto holder = c10::static_intrusive_pointer_cast<BlockHolder>(context->saved_data["block"].toCapsule());
+    const auto holder = saved_object<BlockHolder>(context, "block");
     at::Tensor input = context->get_saved_variables().front().detach();
     input.set_requires_grad(context->saved_data["input_needs_grad"].toBool());
     at::Tensor output;

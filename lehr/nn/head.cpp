@@ -12,7 +12,7 @@
 
 namespace lehr::nn {
 
-at::Tensor where_labelled(const at::Tensor& values, const at::Tensor& labels) {
+at::Tensor mask_ignored_labels(const at::Tensor& values, const at::Tensor& labels) {
   return values.masked_fill(labels.eq(kIgnoreIndex), 0);
 }
 

@@ -16,8 +16,8 @@ namespace lehr::nn {
 /// Labels with this value are ignored in the loss.
 constexpr int64_t kIgnoreIndex = -100;
 
-/// Returns values (B, T), and 0 where there is no label.
-at::Tensor where_labelled(const at::Tensor& values, const at::Tensor& labels);
+/// Returns values (B, T), with 0 where the label is kIgnoreIndex.
+at::Tensor mask_ignored_labels(const at::Tensor& values, const at::Tensor& labels);
 
 /// Projects hidden states to a (split) vocabulary and scores labels without storing all logits.
 class SplitLanguageModellingHeadImpl : public Module {

@@ -20,12 +20,6 @@ inline void refuse_double_backward(const char* name) {
       name);
 }
 
-/// Returns the object that forward saved under `key` of saved_data, by c10::IValue::make_capsule.
-template <class T>
-c10::intrusive_ptr<T> saved_object(const torch::autograd::AutogradContext* ctx, const char* key) {
-  return c10::static_intrusive_pointer_cast<T>(ctx->saved_data.at(key).toCapsule());
-}
-
 /// Returns "2x3x4", for messages.
 inline std::string shape_of(const at::Tensor& tensor) {
   std::string text;

@@ -95,7 +95,7 @@ HeadGradients scaled_unit_gradients(
     const at::Tensor& index,
     const std::function<HeadGradients(cpu::GradMask missing, const at::Tensor& row_scale)>& recompute) {
   const cpu::GradMask wanted{.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)};
-  const at::Tensor row_scale = (index.defined() ? grad.index_select(0, index) : grad).contiguous();
+  const at::Tensor row_scale = select_rows(grad, index).contiguous();
   HeadGradients gradients =
       scaled(take(ctx, "unit_hidden"), take(ctx, "unit_weight"), row_scale, is_uniform(grad, row_scale));
   const cpu::GradMask missing{

@@ -46,6 +46,10 @@ LabelRows loss_rows(const at::Tensor& hidden, const at::Tensor& labels, int64_t 
                               : rows_that_count(hidden, labels, ignore_index);
 }
 
+at::Tensor select_rows(const at::Tensor& rows, const at::Tensor& index) {
+  return index.defined() ? rows.index_select(0, index) : rows;
+}
+
 at::Tensor spread(const at::Tensor& rows, const at::Tensor& index, int64_t count) {
   if (!index.defined()) {
     return rows;

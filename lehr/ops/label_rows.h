@@ -23,6 +23,9 @@ LabelRows all_rows(const at::Tensor& hidden, const at::Tensor& labels, int64_t v
 /// The tokens that a loss is computed for: all_rows on a GPU, else rows_that_count.
 LabelRows loss_rows(const at::Tensor& hidden, const at::Tensor& labels, int64_t vocabulary, int64_t ignore_index);
 
+/// Returns the rows of the counted tokens, by LabelRows::index.
+at::Tensor select_rows(const at::Tensor& rows, const at::Tensor& index);
+
 /// Scatters the rows of counted tokens to their positions among all `count` tokens; other rows are zero.
 at::Tensor spread(const at::Tensor& rows, const at::Tensor& index, int64_t count);
 

@@ -119,9 +119,7 @@ at::Tensor save_operand(AutogradContext* ctx, const char* name, const at::Tensor
 namespace {
 // Returns the reference to the node that recomputes the input; null if the input was saved.
 c10::intrusive_ptr<MadeBy> made_by(AutogradContext* ctx, const char* name) {
-  const auto found = ctx->saved_data.find(name);
-  return found == ctx->saved_data.end() ? nullptr
-                                        : c10::static_intrusive_pointer_cast<MadeBy>(found->second.toCapsule());
+  return ctx->saved_data.count(name) == 0 ? nullptr : saved_object<MadeBy>(ctx, name);
 }
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <exception>
 #include <utility>
 
+#include "lehr/base/autograd_function.h"
 #include "lehr/base/error.h"
 #include "lehr/meter/operator_profile.h"
 
@@ -195,10 +196,8 @@ void note_weight_gradients(torch::autograd::AutogradContext* ctx, const at::Tens
 
 at::Tensor weight_gradient(
     torch::autograd::AutogradContext* ctx, const at::Tensor& weight, WeightGradients::Product product) {
-  const auto note = ctx->saved_data.find(kNote);
-  if (note != ctx->saved_data.end()) {
-    const auto noted = c10::static_intrusive_pointer_cast<Noted>(note->second.toCapsule());
-    const auto gradients = noted->gradients.lock();
+  if (ctx->saved_data.count(kNote) != 0) {
+    const auto gradients = saved_object<Noted>(ctx, kNote)->gradients.lock();
     if (gradients && gradients->defers()) {
       gradients->add(weight, std::move(product));
       return {};

@@ -8,11 +8,30 @@
 
 namespace lehr::optim {
 
-AdamW::AdamW(const OptimizerConfig& config, const std::vector<std::string>& names)
+FusedAdam::FusedAdam(const OptimizerConfig& config, const std::vector<std::string>& names)
     : PerParameterOptimizer(config, names, {"exp_avg", "exp_avg_sq"}) {}
 
-Adam::Adam(const OptimizerConfig& config, const std::vector<std::string>& names)
-    : PerParameterOptimizer(config, names, {"exp_avg", "exp_avg_sq"}) {}
+template <class Kernel>
+void FusedAdam::update_by(
+    const Kernel& kernel, const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options) {
+  const auto scale = grad_scale(items, options);
+  kernel(
+      values(items),
+      grads(items),
+      states(items, 0),
+      states(items, 1),
+      /*max_exp_avg_sqs=*/at::TensorList(),
+      steps_taken(items).unbind(),
+      group.lr * options.lr_factor,
+      group.beta1,
+      group.beta2,
+      group.weight_decay,
+      group.eps,
+      /*amsgrad=*/false,
+      /*maximize=*/false,
+      scale,
+      found_inf(options));
+}
 
 std::vector<AdamWTensors> AdamW::tensors_of(const std::vector<Item>& items) {
   std::vector<AdamWTensors> tensors;
@@ -62,43 +81,11 @@ void AdamW::update(const GroupSettings& group, const std::vector<Item>& items, c
   if (supports_adamw_on_gpu(items.front().value)) {
     return update_on_gpu(group, items, options);
   }
-  const auto scale = grad_scale(items, options);
-  at::_fused_adamw_(
-      values(items),
-      grads(items),
-      states(items, 0),
-      states(items, 1),
-      /*max_exp_avg_sqs=*/{},
-      steps_taken(items).unbind(),
-      group.lr * options.lr_factor,
-      group.beta1,
-      group.beta2,
-      group.weight_decay,
-      group.eps,
-      /*amsgrad=*/false,
-      /*maximize=*/false,
-      scale,
-      found_inf(options));
+  update_by([](const auto&... args) { at::_fused_adamw_(args...); }, group, items, options);
 }
 
 void Adam::update(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options) {
-  const auto scale = grad_scale(items, options);
-  at::_fused_adam_(
-      values(items),
-      grads(items),
-      states(items, 0),
-      states(items, 1),
-      /*max_exp_avg_sqs=*/{},
-      steps_taken(items).unbind(),
-      group.lr * options.lr_factor,
-      group.beta1,
-      group.beta2,
-      group.weight_decay,
-      group.eps,
-      /*amsgrad=*/false,
-      /*maximize=*/false,
-      scale,
-      found_inf(options));
+  update_by([](const auto&... args) { at::_fused_adam_(args...); }, group, items, options);
 }
 
 }  // namespace lehr::optim

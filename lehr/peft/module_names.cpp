@@ -52,6 +52,14 @@ std::vector<std::string> nearest(const std::string& pattern, const std::vector<s
   }
   return best;
 }
+
+NamePattern compiled(const std::string& pattern, const std::string& subject) {
+  try {
+    return NamePattern(pattern);
+  } catch (const Error& error) {
+    fail("{}: the pattern {}", subject, error.what());
+  }
+}
 }  // namespace
 
 std::vector<std::string> matching(
@@ -59,10 +67,7 @@ std::vector<std::string> matching(
     const std::vector<std::string>& names,
     const std::string& subject,
     const std::string& what) {
-  if (const std::string problem = NamePattern::problem(pattern); !problem.empty()) {
-    fail("{}: the pattern {}", subject, problem);
-  }
-  const NamePattern expression(pattern);
+  const NamePattern expression = compiled(pattern, subject);
   std::vector<std::string> found;
   std::copy_if(names.begin(), names.end(), std::back_inserter(found), [&](const std::string& name) {
     return expression.matches(name);

@@ -19,24 +19,16 @@ Rule fraction() {
 // 419 unexpected interruptions of 16,384 GPUs in 54 days: The Llama 3 Herd of Models, section 3.3.4.
 constexpr double kMtbfHours = 54.0 * 24 * 16384 / 419;
 
-// Those of experts are as in bench/published/machines. In training steps on an H100 (bench/results_h100_80gb_hbm3.md),
-// matmuls of layers reach 0.75 of the peak on average, and grouped ones of 128 experts 0.58 at 2,048 tokens per expert.
-constexpr double kHopperFraction = 0.74, kHopperExpertFraction = 0.6, kHopperHalfTokens = 256;
+// The defaults of Machine are the fractions of H100 and H200. Those of experts are as in bench/published/machines. In
+// training steps on an H100 (bench/results_h100_80gb_hbm3.md), matmuls of layers reach 0.75 of the peak on average, and
+// grouped ones of 128 experts 0.58 at 2,048 tokens per expert. Other GPUs have those of published measurements.
+constexpr double kPublishedFraction = 0.7, kPublishedExpertFraction = 0.35;
 
 const std::array<Machine, 5>& presets() {
   static const std::array<Machine, 5> kPresets{
-      Machine{
-          .achieved_fraction = kHopperFraction,
-          .achieved_expert_fraction = kHopperExpertFraction,
-          .expert_half_tokens = kHopperHalfTokens,
-          .tflops_float8 = 1979,
-          .memory_gb = 85,
-          .device_mtbf_hours = kMtbfHours},
+      Machine{.tflops_float8 = 1979, .device_mtbf_hours = kMtbfHours},
       Machine{
           .name = "h200",
-          .achieved_fraction = kHopperFraction,
-          .achieved_expert_fraction = kHopperExpertFraction,
-          .expert_half_tokens = kHopperHalfTokens,
           .tflops_float8 = 1979,
           .memory_gb = 150.1,
           .memory_gb_per_second = 4800,
@@ -46,6 +38,9 @@ const std::array<Machine, 5>& presets() {
           .tflops_bfloat16 = 2250,
           .tflops_float32 = 80,
           .tflops_float64 = 40,
+          .achieved_fraction = kPublishedFraction,
+          .achieved_expert_fraction = kPublishedExpertFraction,
+          .expert_half_tokens = 0,
           .tflops_float8 = 4500,
           .memory_gb = 191.5,
           .memory_gb_per_second = 7700,
@@ -56,6 +51,9 @@ const std::array<Machine, 5>& presets() {
           .tflops_bfloat16 = 312,
           .tflops_float32 = 19.5,
           .tflops_float64 = 19.5,
+          .achieved_fraction = kPublishedFraction,
+          .achieved_expert_fraction = kPublishedExpertFraction,
+          .expert_half_tokens = 0,
           .memory_gb = 85,
           .memory_gb_per_second = 2039,
           .node_gb_per_second = 300,
@@ -68,6 +66,7 @@ const std::array<Machine, 5>& presets() {
           .tflops_float64 = 0.075,
           .achieved_fraction = 0.8,
           .achieved_expert_fraction = 0.6,
+          .expert_half_tokens = 0,
           .achieved_attention_fraction = 0.5,
           .memory_gb = 8,
           .reserved_gb = 0.3,
@@ -276,12 +275,7 @@ double Machine::attention_fraction(at::ScalarType dtype) const {
                                 : achieved_attention_fraction;
 }
 
-std::span<const Machine> machine_presets() {
-  return presets();
-}
-
-Machine load_machine(
-    const std::string& name_or_file, const std::vector<std::pair<std::string, std::string>>& overrides) {
+Machine load_machine(const std::string& name_or_file, const Overrides& overrides) {
   const auto preset = [](const std::string& name) {
     return std::find_if(presets().begin(), presets().end(), [&](const Machine& one) { return one.name == name; });
   };

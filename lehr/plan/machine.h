@@ -3,34 +3,33 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 
 #include "lehr/base/torch.h"
-#include "lehr/config/fields.h"
+#include "lehr/config/config.h"
 #include "lehr/metric/throughput.h"
 
 namespace lehr::plan {
 
 /// A machine with one device per rank, `ranks_per_node` of them behind fast links, and slower links between nodes.
 /// Bandwidths are those of one device in one direction. It is a config of its own: a TOML file, a preset, or keys on a
-/// command line.
+/// command line. The defaults are the figures of the preset h100, where those that may be unset are set, too.
 struct Machine {
   std::string name = "h100";
   double tflops_bfloat16 = 989;
   double tflops_float32 = 67;
   double tflops_float64 = 34;
-  double achieved_fraction = 0.7;
-  double achieved_expert_fraction = 0.35;
-  double expert_half_tokens = 0;
+  double achieved_fraction = 0.74;
+  double achieved_expert_fraction = 0.6;
+  double expert_half_tokens = 256;
   double achieved_attention_fraction = 0.4;
   std::optional<double> tflops_float8 = {};
   double achieved_float8_fraction = 0.55;
   double sustained_clock_fraction = 1;
   std::optional<double> achieved_fraction_bfloat16 = {};
   std::optional<double> achieved_attention_fraction_bfloat16 = {};
-  double memory_gb = 80;
+  double memory_gb = 85;
   double reserved_gb = 4;
   double memory_gb_per_second = 3350;
   double achieved_memory_fraction = 0.8;
@@ -72,7 +71,12 @@ struct Machine {
   double memory_bandwidth() const { return memory_gb_per_second * achieved_memory_fraction * 1e9; }
 };
 
-/// Returns the machines known by name, with the vendors' figures:
+/// Returns a preset by its name, or the machine of a TOML file whose keys are those of Machine. Keys missing in a file
+/// have the values of the preset in its `name`, or the defaults of Machine. Throws a usage error for an unknown name,
+/// with the nearest, and for errors in a file, with their position. `overrides` are dotted keys of a command line
+/// without "machine." and take precedence.
+///
+/// The presets have the vendors' figures:
 ///
 /// - h100: H100 SXM, 80 GB HBM3 at 3.35 TB/s, 989 TFLOP/s dense bfloat16, NVLink 450 GB/s each way, one 400 Gb/s NIC
 ///   per device (NVIDIA H100 Tensor Core GPU data sheet; DGX H100 data sheet). Vendors quote bfloat16 with sparsity,
@@ -93,14 +97,7 @@ struct Machine {
 /// 0.7 of the peak in large matmuls, 0.35 in those of experts, 0.4 in attention, 0.7 of a link, 0.8 of memory. For
 /// matmuls on h100 and h200 they are those of Lehr's runs on an H100: 0.74, and 0.6 times t / (t + 256) at t tokens per
 /// expert. docs/plan.md discusses their accuracy.
-std::span<const Machine> machine_presets();
-
-/// Returns a preset by its name, or the machine of a TOML file whose keys are those of Machine. Keys missing in a file
-/// have the values of the preset in its `name`, or of h100. Throws a usage error for an unknown name, with the nearest,
-/// and for errors in a file, with their position. `overrides` are dotted keys of a command line without "machine." and
-/// take precedence.
-Machine load_machine(
-    const std::string& name_or_file, const std::vector<std::pair<std::string, std::string>>& overrides = {});
+Machine load_machine(const std::string& name_or_file, const Overrides& overrides = {});
 
 /// Returns `machine` with the figures of this computer's CPU, measured in about three seconds: peaks of float32,
 /// bfloat16 and float64, memory bandwidth (train/machine_limits.h) and memory size; and the fractions of the peak that

@@ -225,7 +225,7 @@ void read_parameters(nn::Module& model, const state::BoundMap& bound, const stat
   const state::NameSet known(names.begin(), names.end());
   auto wanted = nn::named_parameters(model);
   std::erase_if(wanted, [&](const auto& named) { return !known.contains(named.name); });
-  parallel_io(source.reads_at_once(), static_cast<int64_t>(wanted.size()), [&](int64_t i) {
+  parallel_io(source.concurrent_reads(), static_cast<int64_t>(wanted.size()), [&](int64_t i) {
     const auto& [name, parameter] = wanted[static_cast<size_t>(i)];
     state::read_into(bound, source, name, parameter->box(), parameter->value());
   });

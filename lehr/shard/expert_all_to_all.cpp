@@ -83,7 +83,7 @@ c10::intrusive_ptr<Exchange> exchange_of(const Holder& holder) {
   return c10::static_intrusive_pointer_cast<Exchange>(holder);
 }
 c10::intrusive_ptr<Exchange> exchange_of(const AutogradContext& context) {
-  return exchange_of(context.saved_data.at("exchange").toCapsule());
+  return saved_object<Exchange>(&context, "exchange");
 }
 size_t part_of(const AutogradContext& context) {
   return static_cast<size_t>(context.saved_data.at("part").toInt());

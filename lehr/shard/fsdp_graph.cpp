@@ -21,7 +21,7 @@ void keep(AutogradContext* context, const std::shared_ptr<FsdpPass>& pass) {
 
 // Returns the pass that forward saved, and its schedule, which must still exist.
 std::pair<std::shared_ptr<FsdpPass>, std::shared_ptr<FsdpBackward>> kept(AutogradContext* context) {
-  auto pass = c10::static_intrusive_pointer_cast<PassHolder>(context->saved_data["pass"].toCapsule())->pass;
+  auto pass = saved_object<PassHolder>(context, "pass")->pass;
   auto schedule = pass->schedule.lock();
   require(schedule != nullptr, "fully sharded model: backward after the model was destroyed");
   return {pass, schedule};

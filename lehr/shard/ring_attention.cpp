@@ -103,37 +103,35 @@ ops::AttentionPart forward_around(const Ring& ring, const at::Tensor& q, const a
       keys = hop.wait();
     }
   }
-  return {
-      .output = at::cat({parts[0].output, parts[1].output}, 1),
-      .log_sum = at::cat({parts[0].log_sum, parts[1].log_sum}, 1)};
+  return {.output = at::cat({parts[0].output, parts[1].output}, 1), .lse = at::cat({parts[0].lse, parts[1].lse}, 1)};
 }
 
-// Backward of the ring; `products` and `log_sum` are as in ops::attention_part_backward. Gradients of keys and values
+// Backward of the ring; `products` and `lse` are as in ops::attention_part_backward. Gradients of keys and values
 // are passed on one step after the keys themselves, and each rank adds its own. After as many hops as there are ranks
 // they are back at the rank that owns the keys.
 ops::AttentionPartGradients backward_around(
     const Ring& ring,
     const at::Tensor& dout,
     const at::Tensor& products,
-    const at::Tensor& log_sum,
+    const at::Tensor& lse,
     const at::Tensor& q,
     const at::Tensor& k,
     const at::Tensor& v) {
   const int64_t chunk = q.size(1) / 2, size = q.size(3), value_size = v.size(3);
   at::Tensor keys = at::cat({k, v}, -1);
-  at::Tensor dq = at::zeros(q.sizes(), log_sum.options());
+  at::Tensor dq = at::zeros(q.sizes(), lse.options());
   Hop gradients;
   for (int64_t step = 0; step < ring.group->size(); ++step) {
     const bool more = step + 1 < ring.group->size();
     Hop hop = more ? pass_on(keys, *ring.group) : Hop{};
-    at::Tensor dkeys = at::zeros(keys.sizes(), log_sum.options());
+    at::Tensor dkeys = at::zeros(keys.sizes(), lse.options());
     ring.for_each_pair(ring.source(step), chunk, [&](int64_t query, int64_t key, const ops::AttentionStretch& stretch) {
       const at::Tensor seen = keys.narrow(1, key, chunk);
       const auto mine = [&](const at::Tensor& tensor) { return tensor.narrow(1, query, chunk); };
       const auto added = ops::attention_part_backward(
           mine(dout),
           mine(products),
-          mine(log_sum),
+          mine(lse),
           mine(q),
           seen.narrow(-1, 0, size),
           seen.narrow(-1, size, value_size),
@@ -172,7 +170,7 @@ struct RingFunction : AutogradFunction<RingFunction> {
       whole = ops::with_sinks(whole, *sinks);
     }
     at::Tensor output = whole.output.to(q.scalar_type());
-    context->save_for_backward({q, k, v, output, whole.log_sum, sinks.value_or(at::Tensor())});
+    context->save_for_backward({q, k, v, output, whole.lse, sinks.value_or(at::Tensor())});
     context->saved_data["ring"] = c10::IValue::make_capsule(c10::make_intrusive<RingHolder>(ring));
     return output;
   }
@@ -182,15 +180,15 @@ struct RingFunction : AutogradFunction<RingFunction> {
     ops::refuse_double_backward("ring attention");
     const auto saved = context->get_saved_variables();
     const at::Tensor& sinks = saved[5];
-    const at::Tensor& log_sum = saved[4];
-    const auto holder = c10::static_intrusive_pointer_cast<RingHolder>(context->saved_data["ring"].toCapsule());
-    const auto type = log_sum.scalar_type();
+    const at::Tensor& lse = saved[4];
+    const auto holder = saved_object<RingHolder>(context, "ring");
+    const auto type = lse.scalar_type();
     // delta = rowsum(dO * O), called D in Algorithm 2 of FlashAttention-2 (https://arxiv.org/abs/2307.08691).
     const at::Tensor products = (gradients[0].to(type) * saved[3].to(type)).sum(-1);  // (B, T, Hq)
-    const auto found = backward_around(holder->ring, gradients[0], products, log_sum, saved[0], saved[1], saved[2]);
+    const auto found = backward_around(holder->ring, gradients[0], products, lse, saved[0], saved[1], saved[2]);
     at::Tensor dsinks;
     if (sinks.defined()) {
-      dsinks = ops::sinks_gradient(products, log_sum, sinks).to(sinks.scalar_type());
+      dsinks = ops::sinks_gradient(products, lse, sinks).to(sinks.scalar_type());
     }
     return {
         found.q.to(saved[0].scalar_type()),

@@ -92,9 +92,7 @@ OwnSums own_sums(const Heads& heads, const at::Tensor& own_rows, const Vocabular
     set(own.numbers, 1, weights.sum(1));
     set(own.numbers, 2, (t - s).mul_(c).mul_(weights).masked_fill_(weights.eq(0), 0).sum(1));
     set(own.numbers, 3, c == 1 ? own.numbers[0].narrow(0, first, size) : above_s.exp().sum(1));
-    const at::Tensor rows = own_rows.narrow(0, first, size);
-    const at::Tensor label = s.gather(1, rows.clamp_min(0).unsqueeze(1)).squeeze(1);
-    set(own.numbers, 4, label.masked_fill(rows.lt(0), 0));
+    set(own.numbers, 4, logits_of_labels(s, own_rows.narrow(0, first, size)));
   });
   return own;
 }
@@ -154,10 +152,8 @@ ops::HeadGradients gradients_of(
     const at::Tensor q = (s * c).sub_(log(0)).exp_(), p = (t * c).sub_(log(1)).exp_();
     at::Tensor of_logits = (q - p).mul_(options.kl_weight * c);
     if (options.nll_weight != 0) {
-      // softmax - one_hot(label); the one-hot is on the rank that has the label's row.
-      at::Tensor of_nll = (s - log(2)).exp_();
-      const at::Tensor rows = own_rows.narrow(0, first, size);
-      of_nll.scatter_add_(1, rows.clamp_min(0).unsqueeze(1), rows.ge(0).to(of_nll.scalar_type()).neg_().unsqueeze(1));
+      const at::Tensor of_nll = (s - log(2)).exp_();  // softmax - one_hot(label)
+      subtract_one_hot_(of_nll, own_rows.narrow(0, first, size));
       of_logits.add_(of_nll, options.nll_weight);
     }
     const at::Tensor gradient =
@@ -172,10 +168,6 @@ ops::HeadGradients gradients_of(
   return gradients;
 }
 
-at::Tensor selected(const at::Tensor& rows, const at::Tensor& index) {
-  return index.defined() ? rows.index_select(0, index) : rows;
-}
-
 struct VocabParallelKl : AutogradFunction<VocabParallelKl> {
   static variable_list forward(
       AutogradContext* ctx,
@@ -188,7 +180,7 @@ struct VocabParallelKl : AutogradFunction<VocabParallelKl> {
       const ops::LinearKlOptions* options) {
     const ops::LabelRows rows = ops::loss_rows(hidden, labels, part->size, options->ignore_index);
     const at::Tensor own_rows = part->own_row_of(rows.labels);
-    const Heads heads{rows.hidden, weight, selected(teacher.hidden, rows.index), teacher.weight};
+    const Heads heads{rows.hidden, weight, ops::select_rows(teacher.hidden, rows.index), teacher.weight};
     const Sums sums = sum_rows(heads, own_rows, *part, *group, 1 / options->temperature);
     const at::Tensor gpu_labels = ops::cuda::on_gpu(labels) ? rows.labels : at::Tensor();
     ctx->save_for_backward(
@@ -223,10 +215,10 @@ struct VocabParallelKl : AutogradFunction<VocabParallelKl> {
         .kl_weight = ctx->saved_data["kl_weight"].toDouble(),
         .nll_weight = ctx->saved_data["nll_weight"].toDouble()};
     ops::HeadGradients gradients = gradients_of(
-        {selected(hidden, index), saved[1], selected(saved[2], index), saved[3]},
+        {ops::select_rows(hidden, index), saved[1], ops::select_rows(saved[2], index), saved[3]},
         saved[5],
         saved[6],
-        masked_by_labels(selected(grads[0], index), saved[7], ctx->saved_data["vocabulary"].toInt()),
+        masked_by_labels(ops::select_rows(grads[0], index), saved[7], ctx->saved_data["vocabulary"].toInt()),
         options,
         ctx->needs_input_grad(0),
         ctx->needs_input_grad(1));
@@ -244,14 +236,7 @@ void check(
     const at::Tensor& labels,
     const VocabularyPart& part) {
   const int64_t own = part.count();
-  require(
-      hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) && weight.size(0) == own &&
-          labels.dim() == 1 && labels.size(0) == hidden.size(0),
-      "vocab_parallel_linear_kl: expected hidden (N, H), weight ({}, H) and labels (N), found {}, {} and {}",
-      own,
-      ops::shape_of(hidden),
-      ops::shape_of(weight),
-      ops::shape_of(labels));
+  check_head("vocab_parallel_linear_kl", hidden, weight, labels, part);
   require(
       teacher.hidden.dim() == 2 && teacher.weight.dim() == 2 && teacher.hidden.size(0) == hidden.size(0) &&
           teacher.hidden.size(1) == teacher.weight.size(1) && teacher.weight.size(0) == own,

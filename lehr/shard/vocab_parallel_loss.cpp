@@ -49,9 +49,7 @@ RowSums sum_rows(const at::Tensor& hidden, const at::Tensor& weight, const at::T
   }
   if (weight.size(0) > 0) {
     for_chunks(hidden, weight, [&](int64_t first, int64_t size, at::Tensor logits) {
-      const at::Tensor rows = own_rows.narrow(0, first, size);
-      const at::Tensor label = logits.gather(1, rows.clamp_min(0).unsqueeze(1)).squeeze(1);
-      sums[1].narrow(0, first, size).copy_(label.masked_fill(rows.lt(0), 0));
+      sums[1].narrow(0, first, size).copy_(logits_of_labels(logits, own_rows.narrow(0, first, size)));
       const at::Tensor row_largest = logits.amax(1);
       largest.narrow(0, first, size).copy_(row_largest);
       sums[0].narrow(0, first, size).copy_(logits.sub_(row_largest.unsqueeze(1)).exp_().sum(1));
@@ -81,10 +79,9 @@ ops::HeadGradients gradients_of(
     return gradients;
   }
   for_chunks(hidden, weight, [&](int64_t first, int64_t size, at::Tensor logits) {
-    const at::Tensor rows = own_rows.narrow(0, first, size);
-    // dL/dlogits = (softmax - one_hot(label)) * row_scale; the one-hot is on the rank that has the label's row.
-    at::Tensor p = logits.sub_(log_sum_exp.narrow(0, first, size).unsqueeze(1)).exp_();
-    p.scatter_add_(1, rows.clamp_min(0).unsqueeze(1), rows.ge(0).to(p.scalar_type()).neg_().unsqueeze(1));
+    // dL/dlogits = (softmax - one_hot(label)) * row_scale
+    const at::Tensor p = logits.sub_(log_sum_exp.narrow(0, first, size).unsqueeze(1)).exp_();
+    subtract_one_hot_(p, own_rows.narrow(0, first, size));
     p.mul_(row_scale.narrow(0, first, size).unsqueeze(1));
     const at::Tensor gradient = p.to(hidden.scalar_type());  // of the logits, (count, V of this rank)
     if (hidden_wanted) {
@@ -120,11 +117,10 @@ struct VocabParallelLoss : AutogradFunction<VocabParallelLoss> {
     ops::refuse_double_backward("vocab_parallel_linear_cross_entropy");
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &hidden = saved[0], &weight = saved[1], &index = saved[2];
-    const bool all_count = !index.defined();
-    const at::Tensor row_scale = masked_by_labels(
-        all_count ? grads[0] : grads[0].index_select(0, index), saved[5], ctx->saved_data["vocabulary"].toInt());
+    const at::Tensor row_scale =
+        masked_by_labels(ops::select_rows(grads[0], index), saved[5], ctx->saved_data["vocabulary"].toInt());
     ops::HeadGradients gradients = gradients_of(
-        all_count ? hidden : hidden.index_select(0, index),
+        ops::select_rows(hidden, index),
         weight,
         saved[3],
         saved[4],
@@ -160,15 +156,7 @@ at::Tensor vocab_parallel_linear_cross_entropy(
          .like = 2});
   }
   const OperatorScope scope(OperatorKind::loss, "lehr::vocab_parallel_linear_cross_entropy");
-  const int64_t own = part.count();
-  require(
-      hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) && weight.size(0) == own &&
-          labels.dim() == 1 && labels.size(0) == hidden.size(0),
-      "vocab_parallel_linear_cross_entropy: expected hidden (N, H), weight ({}, H) and labels (N), found {}, {} and {}",
-      own,
-      ops::shape_of(hidden),
-      ops::shape_of(weight),
-      ops::shape_of(labels));
+  check_head("vocab_parallel_linear_cross_entropy", hidden, weight, labels, part);
   require(
       hidden.scalar_type() == weight.scalar_type() && hidden.is_floating_point() && labels.scalar_type() == at::kLong,
       "vocab_parallel_linear_cross_entropy: expected hidden and weight of one floating type and int64 labels, found "

@@ -5,6 +5,9 @@
 
 #include <limits>
 
+#include "lehr/base/error.h"
+#include "lehr/ops/autograd.h"
+
 namespace lehr::shard {
 
 int64_t VocabularyPart::count() const {
@@ -32,6 +35,34 @@ at::Tensor VocabularyPart::own_row_of(const at::Tensor& labels) const {
     before += range.size();
   }
   return own;
+}
+
+void check_head(
+    const char* name,
+    const at::Tensor& hidden,
+    const at::Tensor& weight,
+    const at::Tensor& labels,
+    const VocabularyPart& part) {
+  const int64_t own = part.count();
+  require(
+      hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) && weight.size(0) == own &&
+          labels.dim() == 1 && labels.size(0) == hidden.size(0),
+      "{}: expected hidden (N, H), weight ({}, H) and labels (N), found {}, {} and {}",
+      name,
+      own,
+      ops::shape_of(hidden),
+      ops::shape_of(weight),
+      ops::shape_of(labels));
+}
+
+at::Tensor logits_of_labels(const at::Tensor& logits, const at::Tensor& own_rows) {
+  const at::Tensor label = logits.gather(1, own_rows.clamp_min(0).unsqueeze(1)).squeeze(1);
+  return label.masked_fill(own_rows.lt(0), 0);
+}
+
+void subtract_one_hot_(const at::Tensor& probabilities, const at::Tensor& own_rows) {
+  const at::Tensor minus_one = own_rows.ge(0).to(probabilities.scalar_type()).neg_();
+  probabilities.scatter_add_(1, own_rows.clamp_min(0).unsqueeze(1), minus_one.unsqueeze(1));
 }
 
 at::Tensor masked_by_labels(const at::Tensor& numbers, const at::Tensor& labels, int64_t vocabulary) {

@@ -21,6 +21,21 @@ struct VocabularyPart {
   at::Tensor own_row_of(const at::Tensor& labels) const;
 };
 
+/// Throws a usage error that begins with `name` unless hidden is (N, H), weight (part.count(), H) and labels (N).
+void check_head(
+    const char* name,
+    const at::Tensor& hidden,
+    const at::Tensor& weight,
+    const at::Tensor& labels,
+    const VocabularyPart& part);
+
+/// Returns each token's logit of its label (n), or 0 on ranks that do not have the label's row. `logits` (n, count())
+/// are this rank's, `own_rows` (n) those of own_row_of.
+at::Tensor logits_of_labels(const at::Tensor& logits, const at::Tensor& own_rows);
+
+/// Subtracts the one-hot vectors of the labels from (n, count()) probabilities, on the rank that has a label's row.
+void subtract_one_hot_(const at::Tensor& probabilities, const at::Tensor& own_rows);
+
 /// Maximum bytes of a chunk's logits on the CPU. There are up to three copies of them, and every rank of a machine has
 /// its own.
 constexpr int64_t kPartLogitsBytes = 64 << 20;

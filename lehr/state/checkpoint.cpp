@@ -120,6 +120,27 @@ bool exchange(const fs::path& a, const fs::path& b) {
   }
   return false;
 }
+
+// Replaces `newest` by the newest checkpoint in a folder and, if `deeper`, in the folders of it, unless there is none.
+// Looks at `entries_left` entries at the most.
+void find_newest(const fs::path& folder, bool deeper, int64_t& entries_left, std::optional<Checkpoint>& newest) {
+  std::error_code error;  // a folder that cannot be listed has none
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator() && entries_left > 0; entry.increment(error)) {
+    --entries_left;
+    std::error_code of_entry;
+    if (!entry->is_directory(of_entry)) {
+      continue;
+    }
+    const auto step = step_of(entry->path().filename().string());
+    if (step && (!newest || *step > newest->step)) {
+      newest = Checkpoint{.step = *step, .path = entry->path()};
+    }
+    if (deeper) {
+      find_newest(entry->path(), /*deeper=*/false, entries_left, newest);
+    }
+  }
+}
 }  // namespace
 
 fs::path CheckpointStore::path_of(int64_t step) const {
@@ -261,20 +282,9 @@ void CheckpointStore::keep_latest(int64_t count, std::optional<int64_t> spare, s
   }
 }
 
-std::string meant_checkpoint(const fs::path& folder) {
-  if (!fs::is_directory(folder)) {
-    return "";
-  }
-  auto newest = CheckpointStore(folder).latest();
-  for (const fs::path& entry : entries_of(folder)) {
-    try {
-      const auto latest = CheckpointStore(entry).latest();
-      if (latest && (!newest || latest->step > newest->step)) {
-        newest = latest;
-      }
-    } catch (const Error&) {  // a file, or a folder that cannot be listed
-    }
-  }
+std::string meant_checkpoint(const fs::path& folder, int64_t most_entries) {
+  std::optional<Checkpoint> newest;
+  find_newest(folder, /*deeper=*/true, most_entries, newest);
   return newest ? fmt::format("; did you mean the newest checkpoint in it, {}?", newest->path.string()) : "";
 }
 

@@ -66,7 +66,7 @@ std::vector<uint32_t> crcs_of_share(const fs::path& folder, const Integrity& fil
     before += file.num_bytes;
   }
   std::vector<std::atomic<uint32_t>> crcs(files.size());
-  parallel_io(kReadsAtOnce, static_cast<int64_t>(stretches.size()), [&](int64_t i) {
+  parallel_io(kConcurrentReads, static_cast<int64_t>(stretches.size()), [&](int64_t i) {
     const auto& [index, begin, end] = stretches[static_cast<size_t>(i)];
     crcs[index] ^= Crc32cZeros(sizes[index] - end).behind(crc_of_range(*contents[index], begin, end));
   });

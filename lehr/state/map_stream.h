@@ -23,7 +23,7 @@ class TensorSource {
     target.copy_(read(name, box));
   }
   /// Returns the number of concurrent reads that is worth using.
-  virtual int64_t reads_at_once() const { return 1; }
+  virtual int64_t concurrent_reads() const { return 1; }
 };
 
 /// A checkpoint's files, as views of mapped memory, so that only used bytes are read. `reader` must outlive it.
@@ -32,7 +32,7 @@ class WeightSource : public TensorSource {
   explicit WeightSource(const WeightReader& reader) : reader_(reader) {}
   at::Tensor read(const std::string& name, const Box& box) const override;
   void copy(const std::string& name, const Box& box, const at::Tensor& target) const override;
-  int64_t reads_at_once() const override { return kReadsAtOnce; }
+  int64_t concurrent_reads() const override { return kConcurrentReads; }
 
  private:
   const WeightReader& reader_;

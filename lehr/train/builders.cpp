@@ -1,6 +1,9 @@
 #include "lehr/train/builders.h"
 
+#include <utility>
+
 #include "lehr/base/error.h"
+#include "lehr/data/tokenize_corpus.h"
 #include "lehr/descriptor/config_keys.h"
 #include "lehr/optim/lr_schedule.h"
 #include "lehr/train/embedding_task.h"
@@ -8,6 +11,12 @@
 namespace lehr::train {
 
 namespace {
+// The key that names the run's tokenizer, and its value.
+std::pair<std::string, std::string> tokenizer_of(const TrainConfig& config) {
+  return config.tokenizer.path.empty() ? std::pair("model.hf_assets_path", config.model.hf_assets_path)
+                                       : std::pair("tokenizer.path", config.tokenizer.path);
+}
+
 void choose_head(const TrainConfig& config, descriptor::ModelArgs& args) {
   const TrainingConfig& training = config.training;
   switch (head_of(training.task)) {
@@ -76,10 +85,18 @@ void require_like_moe_layers(const descriptor::ModelArgs& args) {
 }  // namespace
 
 std::unique_ptr<data::Tokenizer> build_tokenizer(const TrainConfig& config) {
-  const bool own = !config.tokenizer.path.empty();
-  const std::string& path = own ? config.tokenizer.path : config.model.hf_assets_path;
+  const auto [key, path] = tokenizer_of(config);
   require(!path.empty(), "tokenizer.path: expected \"byte\" or a folder with tokenizer.json, found nothing");
-  return data::load_tokenizer(path, own ? "tokenizer.path" : "model.hf_assets_path");
+  return data::load_tokenizer(path, key);
+}
+
+std::string other_tokenizer_warning(
+    const TrainConfig& config, const data::Tokenizer& tokenizer, const std::filesystem::path& folder) {
+  const auto [key, path] = tokenizer_of(config);
+  if (path == folder || !data::has_other_tokenizer(folder, tokenizer)) {
+    return "";
+  }
+  return fmt::format("{}: {} gives other ids than the tokenizer of the model, in {}", key, path, folder.string());
 }
 
 std::unique_ptr<descriptor::ModelArgs> build_model_args(

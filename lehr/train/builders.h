@@ -1,6 +1,7 @@
 // The functions that build the parts of a run from its config; each can be replaced by the user.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,6 +21,11 @@ using LearningRateFactor = std::function<double(int64_t step)>;
 
 /// Returns the tokenizer of [tokenizer] or [model]. Throws a usage error if neither names one.
 std::unique_ptr<data::Tokenizer> build_tokenizer(const TrainConfig& config);
+
+/// Returns the warning that the run's tokenizer gives other ids than the tokenizer in the folder of a model; empty if
+/// it does not, or if the folder has none.
+std::string other_tokenizer_warning(
+    const TrainConfig& config, const data::Tokenizer& tokenizer, const std::filesystem::path& folder);
 
 /// Returns the shape of the model (torchtitan's update_from_config): the flavor, or model.hf_assets_path's config.json;
 /// with the overrides of [model.args] and the head that the task needs; checked against the tokenizer and

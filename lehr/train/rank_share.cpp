@@ -202,7 +202,7 @@ void load_optimizer(
   std::erase_if(wanted, [&](const auto& named) {
     return named.second.numel() == 0 || fresh.contains(named.first.substr(0, named.first.rfind('.')));
   });
-  parallel_io(source.reads_at_once(), static_cast<int64_t>(wanted.size()), [&](int64_t i) {
+  parallel_io(source.concurrent_reads(), static_cast<int64_t>(wanted.size()), [&](int64_t i) {
     const auto& [name, tensor] = wanted[static_cast<size_t>(i)];
     source.copy(name, entry_of(name, tensor, parameters).box, tensor);
   });

@@ -7,7 +7,6 @@
 #include "lehr/base/log.h"
 #include "lehr/base/value_of.h"
 #include "lehr/config/toml.h"
-#include "lehr/data/tokenize_corpus.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/inject.h"
 #include "lehr/pretrained/weights.h"
@@ -154,15 +153,12 @@ namespace {
 void warn_of_other_tokenizer(const Run& run) {
   const TrainConfig& config = run.config;
   const std::string folder = value_of(config.checkpoint.initial_load_path, "checkpoint.initial_load_path");
-  const bool own = !config.tokenizer.path.empty();
-  const std::string& used = own ? config.tokenizer.path : config.model.hf_assets_path;
   const bool all = config.checkpoint.exclude_from_loading.empty();  // else a new table may be wanted
-  if (run.ranks.is_main() && all && used != folder && data::has_other_tokenizer(folder, *run.tokenizer)) {
-    run.logger.warn(
-        "{}: {} gives other ids than the tokenizer of the weights, in {} (checkpoint.initial_load_path)",
-        own ? "tokenizer.path" : "model.hf_assets_path",
-        used,
-        folder);
+  if (!run.ranks.is_main() || !all) {
+    return;
+  }
+  if (const auto warning = other_tokenizer_warning(config, *run.tokenizer, folder); !warning.empty()) {
+    run.logger.warn("{}", warning);
   }
 }
 

@@ -132,16 +132,16 @@ TEST(ThreadTeam, EndsALoopWithoutAWorkerThatDoesNotArrive) {
   held.notify_all();
 }
 
-TEST(Patience, EndsAtOnceIfTheConditionHolds) {
-  Patience patience;
-  EXPECT_TRUE(patience.poll([] { return true; }));
+TEST(AdaptiveSpin, EndsAtOnceIfTheConditionHolds) {
+  AdaptiveSpin spin;
+  EXPECT_TRUE(spin.poll([] { return true; }));
 }
 
-TEST(Patience, GivesUpAfterAShortTime) {
+TEST(AdaptiveSpin, GivesUpAfterAShortTime) {
   using namespace std::chrono;
-  Patience patience;
+  AdaptiveSpin spin;
   const auto begin = steady_clock::now();
-  EXPECT_FALSE(patience.poll([] { return false; }));
+  EXPECT_FALSE(spin.poll([] { return false; }));
   EXPECT_LT(steady_clock::now() - begin, 5s);  // a millisecond, but for other work on the machine
 }
 

@@ -13,7 +13,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
-using Overrides = std::vector<std::pair<std::string, std::string>>;
 
 // Layers of published models: on meta tensors, their size costs nothing.
 plan::Plan plan_of(

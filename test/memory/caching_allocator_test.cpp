@@ -21,17 +21,17 @@ constexpr size_t kMiB = size_t{1} << 20;
 
 TEST(CachedBlocks, ServesTheNextRequestOfTheSameSizeWithoutMapping) {
   CachedBlocks blocks;
-  void* const first = blocks.take(5 * kMiB);
-  void* const second = blocks.take(3 * kMiB);
-  ASSERT_TRUE(blocks.give_back(first));
-  ASSERT_TRUE(blocks.give_back(second));
+  void* const first = blocks.allocate(5 * kMiB);
+  void* const second = blocks.allocate(3 * kMiB);
+  ASSERT_TRUE(blocks.free(first));
+  ASSERT_TRUE(blocks.free(second));
   for (int step = 0; step < 10; ++step) {
-    void* const again = blocks.take(3 * kMiB);
+    void* const again = blocks.allocate(3 * kMiB);
     EXPECT_EQ(again, second);
-    void* const other = blocks.take(5 * kMiB);
+    void* const other = blocks.allocate(5 * kMiB);
     EXPECT_EQ(other, first);
-    blocks.give_back(other);
-    blocks.give_back(again);
+    blocks.free(other);
+    blocks.free(again);
   }
   EXPECT_EQ(blocks.figures().mapped_ever, 8 * kMiB);
   EXPECT_EQ(blocks.figures().kept, 8 * kMiB);
@@ -39,16 +39,16 @@ TEST(CachedBlocks, ServesTheNextRequestOfTheSameSizeWithoutMapping) {
 
 TEST(CachedBlocks, ReturnsTheOldestBlockToTheSystemRatherThanExceedThePeak) {
   CachedBlocks blocks;
-  void* const oldest = blocks.take(4 * kMiB);  // the new block below takes pages of it
-  void* const newer = blocks.take(6 * kMiB);
-  blocks.give_back(oldest);
-  blocks.give_back(newer);
-  void* const other = blocks.take(3 * kMiB);  // 10 MiB are kept, and the peak was 10 MiB
+  void* const oldest = blocks.allocate(4 * kMiB);  // the new block below takes pages of it
+  void* const newer = blocks.allocate(6 * kMiB);
+  blocks.free(oldest);
+  blocks.free(newer);
+  void* const other = blocks.allocate(3 * kMiB);  // 10 MiB are kept, and the peak was 10 MiB
   EXPECT_EQ(blocks.figures().kept, 6 * kMiB);
-  EXPECT_EQ(blocks.take(6 * kMiB), newer);
+  EXPECT_EQ(blocks.allocate(6 * kMiB), newer);
   EXPECT_EQ(blocks.figures().peak, 10 * kMiB);
-  blocks.give_back(newer);
-  blocks.give_back(other);
+  blocks.free(newer);
+  blocks.free(other);
 }
 
 TEST(CachedBlocks, NeverHoldsMoreThanThePeakAndTheSpareBytes) {
@@ -60,11 +60,11 @@ TEST(CachedBlocks, NeverHoldsMoreThanThePeakAndTheSpareBytes) {
   for (int i = 0; i < 4000; ++i) {
     if (!used.empty() && random() % 64 < used.size()) {
       std::swap(used[random() % used.size()], used.back());
-      EXPECT_TRUE(blocks.give_back(used.back()));
+      EXPECT_TRUE(blocks.free(used.back()));
       used.pop_back();
     } else {
       const size_t bytes = kMiB + random() % (3 * kMiB);
-      used.push_back(blocks.take(bytes));
+      used.push_back(blocks.allocate(bytes));
       EXPECT_EQ(reinterpret_cast<uintptr_t>(used.back()) % 64, 0);
     }
     const auto figures = blocks.figures();
@@ -73,7 +73,7 @@ TEST(CachedBlocks, NeverHoldsMoreThanThePeakAndTheSpareBytes) {
   }
   EXPECT_EQ(blocks.figures().peak, in_use);
   for (void* block : used) {
-    EXPECT_TRUE(blocks.give_back(block));
+    EXPECT_TRUE(blocks.free(block));
   }
   EXPECT_EQ(blocks.figures().used, 0);
 }
@@ -84,12 +84,12 @@ TEST(CachedBlocks, ReusePagesForBlocksOfOtherSizes) {
   const auto half = [&](size_t count, size_t bytes) {
     std::vector<void*> used;
     for (size_t i = 0; i < count; ++i) {
-      auto* const block = static_cast<char*>(blocks.take(bytes));
+      auto* const block = static_cast<char*>(blocks.allocate(bytes));
       std::memset(block, 7, bytes);
       used.push_back(block);
     }
     for (void* const block : used) {
-      EXPECT_TRUE(blocks.give_back(block));
+      EXPECT_TRUE(blocks.free(block));
     }
   };
   half(6, 4 * kMiB);
@@ -110,55 +110,55 @@ TEST(CachedBlocks, ReusePagesForBlocksOfOtherSizes) {
 
 TEST(CachedBlocks, ServeASmallerRequestWhileTheWasteIsAtMostTheSpareBytes) {
   CachedBlocks blocks(kMiB);
-  void* const small = blocks.take(2 * kMiB);
-  void* const large = blocks.take(5 * kMiB);
-  blocks.give_back(small);
-  blocks.give_back(large);
-  EXPECT_EQ(blocks.take(4 * kMiB), large);
+  void* const small = blocks.allocate(2 * kMiB);
+  void* const large = blocks.allocate(5 * kMiB);
+  blocks.free(small);
+  blocks.free(large);
+  EXPECT_EQ(blocks.allocate(4 * kMiB), large);
   EXPECT_EQ(blocks.figures().used, 4 * kMiB);
   EXPECT_EQ(blocks.figures().wasted, kMiB);
-  void* const other = blocks.take(kMiB);
+  void* const other = blocks.allocate(kMiB);
   EXPECT_NE(other, small) << "1 MiB is wasted already";
-  blocks.give_back(large);
-  EXPECT_EQ(blocks.take(kMiB), small);
+  blocks.free(large);
+  EXPECT_EQ(blocks.allocate(kMiB), small);
   EXPECT_EQ(blocks.figures().peak, 7 * kMiB);
-  blocks.give_back(small);
-  blocks.give_back(other);
+  blocks.free(small);
+  blocks.free(other);
   CachedBlocks others(kMiB);
-  others.give_back(others.take(3 * kMiB));
-  void* const much_less = others.take(2 * kMiB);
+  others.free(others.allocate(3 * kMiB));
+  void* const much_less = others.allocate(2 * kMiB);
   EXPECT_EQ(others.figures().wasted, 0) << "less than four fifths";
-  others.give_back(much_less);
+  others.free(much_less);
 }
 
 TEST(CachedBlocks, ReturnOnlyTheExcessToTheSystem) {
   CachedBlocks blocks;
-  blocks.give_back(blocks.take(64 * kMiB));
-  void* const small = blocks.take(kMiB);
+  blocks.free(blocks.allocate(64 * kMiB));
+  void* const small = blocks.allocate(kMiB);
   EXPECT_EQ(blocks.figures().kept, 62 * kMiB) << "a whole huge page is the least";
   EXPECT_EQ(blocks.figures().mapped_ever, 65 * kMiB);
-  blocks.give_back(small);
+  blocks.free(small);
 }
 
 TEST(CachedBlocks, MoveSmallPagesLikeHugeOnes) {
   CachedBlocks blocks;
-  void* const small = blocks.take(7 * kMiB / 4);
+  void* const small = blocks.allocate(7 * kMiB / 4);
   std::memset(small, 7, 7 * kMiB / 4);
-  blocks.give_back(small);
-  auto* const large = static_cast<char*>(blocks.take(7 * kMiB / 2));  // a huge page and 1.5 MiB
+  blocks.free(small);
+  auto* const large = static_cast<char*>(blocks.allocate(7 * kMiB / 2));  // a huge page and 1.5 MiB
   EXPECT_EQ(blocks.figures().mapped_ever, 7 * kMiB / 4 + kHugePage);
   EXPECT_EQ(large[0], 0) << "fresh";
   EXPECT_EQ(large[kHugePage], 7);
   EXPECT_EQ(large[7 * kMiB / 2 - 1], 7);
   EXPECT_EQ(blocks.figures().kept, 0);
-  blocks.give_back(large);
+  blocks.free(large);
 }
 
 TEST(CachedBlocks, RoundUpByAtMostAnEighth) {
   CachedBlocks blocks;
   for (const size_t bytes : {kMiB, kMiB + 1, 3 * kMiB + 5, 127 * kMiB / 2, 4 * kMiB - 1}) {
     const size_t before = blocks.figures().used;
-    auto* const block = static_cast<char*>(blocks.take(bytes));
+    auto* const block = static_cast<char*>(blocks.allocate(bytes));
     const size_t size = blocks.figures().used - before;
     EXPECT_GE(size, bytes);
     EXPECT_LE(size, bytes + bytes / 8 + 4096);
@@ -169,17 +169,17 @@ TEST(CachedBlocks, RoundUpByAtMostAnEighth) {
 TEST(CachedBlocks, RefusePointersOfOtherAllocators) {
   CachedBlocks blocks;
   int foreign = 0;
-  EXPECT_FALSE(blocks.give_back(&foreign));
-  void* const block = blocks.take(kMiB);
-  EXPECT_TRUE(blocks.give_back(block));
-  EXPECT_FALSE(blocks.give_back(block)) << "a second time";
+  EXPECT_FALSE(blocks.free(&foreign));
+  void* const block = blocks.allocate(kMiB);
+  EXPECT_TRUE(blocks.free(block));
+  EXPECT_FALSE(blocks.free(block)) << "a second time";
 }
 
 TEST(CachedBlocks, ReportHowManyBytesTheSystemDidNotHave) {
   CachedBlocks blocks;
-  blocks.give_back(blocks.take(2 * kMiB));
+  blocks.free(blocks.allocate(2 * kMiB));
   try {
-    blocks.take(size_t{1} << 60);
+    blocks.allocate(size_t{1} << 60);
     FAIL() << "there is no such machine";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "memory: out of memory for a tensor of 1099511627776 MiB; 0 MiB are in use");
@@ -196,11 +196,11 @@ TEST(CachedBlocks, GiveNoBlockToTwoThreads) {
     threads.emplace_back([&, id] {
       for (int i = 0; i < 300; ++i) {
         const size_t bytes = (1 + static_cast<size_t>(i + id) % 3) * kMiB;
-        auto* const block = static_cast<int*>(blocks.take(bytes));
+        auto* const block = static_cast<int*>(blocks.allocate(bytes));
         block[0] = block[bytes / sizeof(int) - 1] = id;
         std::this_thread::yield();
         mixed += block[0] != id || block[bytes / sizeof(int) - 1] != id;
-        blocks.give_back(block);
+        blocks.free(block);
       }
     });
   }

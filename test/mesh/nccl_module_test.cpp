@@ -2,7 +2,6 @@
 // rank never reach NCCL (group.cpp), so the test calls the module directly.
 #include "lehr/mesh/nccl_module.h"
 
-#include <ATen/Context.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -11,22 +10,12 @@
 #include <filesystem>
 
 #include "lehr/mesh/nccl_transport.h"
+#include "test/base/why_no_gpu.h"
 
 namespace lehr::mesh {
 namespace {
 
 constexpr int64_t kTimeoutMilliseconds = 30'000;
-
-// "" once LibTorch's CUDA libraries are loaded and there is a GPU; else the reason.
-std::string why_no_gpu() {
-  if (!std::filesystem::exists("/dev/nvidiactl") && !std::filesystem::exists("/dev/dxg")) {
-    return "there is no NVIDIA driver";
-  }
-  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    return dlerror();
-  }
-  return at::globalContext().hasCUDA() ? "" : "LibTorch finds no GPU";
-}
 
 template <class Function>
 Function* function_of_module(const char* name) {

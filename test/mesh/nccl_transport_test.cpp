@@ -27,18 +27,18 @@ using testing::HasSubstr;
 class Devices {
  public:
   explicit Devices(milliseconds timeout = milliseconds(20'000)) : timeout_(timeout) {}
-  std::shared_ptr<ThreadCommunicator> room(const DeviceGroup& group) {
+  std::shared_ptr<ThreadCommunicator> communicator(const DeviceGroup& group) {
     const std::lock_guard lock(mutex_);
-    auto& room = rooms_[group.name];
-    if (!room) {
-      room = std::make_shared<ThreadCommunicator>(group.name, group.size, abort_, timeout_);
+    auto& communicator = communicators_[group.name];
+    if (!communicator) {
+      communicator = std::make_shared<ThreadCommunicator>(group.name, group.size, abort_, timeout_);
     }
-    return room;
+    return communicator;
   }
   std::vector<std::string> names() {
     const std::lock_guard lock(mutex_);
     std::vector<std::string> names;
-    for (const auto& [name, room] : rooms_) {
+    for (const auto& [name, communicator] : communicators_) {
       names.push_back(name);
     }
     return names;
@@ -50,15 +50,15 @@ class Devices {
       abort_->message = "the device's connections are broken";
     }
     const std::lock_guard lock(mutex_);
-    for (const auto& [name, room] : rooms_) {
-      room->wake();
+    for (const auto& [name, communicator] : communicators_) {
+      communicator->wake();
     }
   }
 
  private:
   milliseconds timeout_;
   std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<ThreadCommunicator>> rooms_;
+  std::map<std::string, std::shared_ptr<ThreadCommunicator>> communicators_;
   std::shared_ptr<ThreadAbort> abort_ = std::make_shared<ThreadAbort>();
 };
 
@@ -150,11 +150,11 @@ std::vector<std::string> on_devices(
 }
 
 ConnectDevices at_once(Devices& devices) {
-  return [&](const DeviceGroup& group) { return make_thread_backend(devices.room(group), group.rank); };
+  return [&](const DeviceGroup& group) { return make_thread_backend(devices.communicator(group), group.rank); };
 }
 ConnectDevices queueing(Devices& devices) {
   return [&](const DeviceGroup& group) {
-    return c10::make_intrusive<QueueingBackend>(make_thread_backend(devices.room(group), group.rank), devices);
+    return c10::make_intrusive<QueueingBackend>(make_thread_backend(devices.communicator(group), group.rank), devices);
   };
 }
 
@@ -234,7 +234,7 @@ TEST(NcclTransport, RanksThatSendBeforeTheyReceiveDoNotDeadlockInAnyGroup) {
     const auto problems = on_devices(
         3,
         [&](const DeviceGroup& group) {
-          return c10::make_intrusive<MeetingBackend>(make_thread_backend(devices.room(group), group.rank));
+          return c10::make_intrusive<MeetingBackend>(make_thread_backend(devices.communicator(group), group.rank));
         },
         [&](Transport& transport) {
           DistributedContext context({.context_parallel = 3, .expert_parallel = 3}, transport);

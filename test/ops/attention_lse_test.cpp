@@ -78,7 +78,7 @@ void expect_parts_join(const Call& call, at::ScalarType type, double tolerance) 
   at::Tensor dq = at::zeros_like(q), dk = at::zeros_like(k), dv = at::zeros_like(v);
   for (size_t i = 0; i + 1 < borders.size(); ++i) {
     const auto added =
-        attention_part_backward(dout, products, whole.log_sum, q, keys_at(k, i), keys_at(v, i), stretch_at(i), options);
+        attention_part_backward(dout, products, whole.lse, q, keys_at(k, i), keys_at(v, i), stretch_at(i), options);
     dq.add_(added.q);
     keys_at(dk, i).add_(added.k);
     keys_at(dv, i).add_(added.v);
@@ -87,7 +87,7 @@ void expect_parts_join(const Call& call, at::ScalarType type, double tolerance) 
   expect_close("k", dk, k.grad());
   expect_close("v", dv, v.grad());
   if (options.sinks.defined()) {
-    expect_close("sinks", sinks_gradient(products, whole.log_sum, options.sinks), options.sinks.grad());
+    expect_close("sinks", sinks_gradient(products, whole.lse, options.sinks), options.sinks.grad());
   }
 }
 

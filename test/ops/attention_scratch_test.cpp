@@ -27,13 +27,13 @@ Tensors outcome(at::ScalarType type, float filled_with) {
   const at::Tensor v = random_tensor({1, keys, 2, value_size}, type);
   const at::Tensor dout = random_tensor({1, queries, 4, value_size}, type);
   Tensors results = {at::empty_like(dout), at::empty_like(q), at::empty_like(k), at::empty_like(v)};
-  const at::Tensor log_sum = at::empty({1, 4, queries}, at::kFloat);
+  const at::Tensor lse = at::empty({1, 4, queries}, at::kFloat);
   const AttentionCall<T> call{
       .q = elements<T>(q),
       .k = elements<T>(k),
       .v = elements<T>(v),
       .out = elements<T>(results[0]),
-      .log_sum = elements<float>(log_sum),
+      .lse = elements<float>(lse),
       .first_keys = nullptr,
       .sinks = nullptr,
       .batch = 1,

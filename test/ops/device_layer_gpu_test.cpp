@@ -16,7 +16,7 @@ namespace {
 class DeviceLayerOnAGpu : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (const std::string reason = test::why_no_gpu(); !reason.empty()) {
+    if (const std::string reason = why_no_gpu(); !reason.empty()) {
       GTEST_SKIP() << reason;
     }
   }

@@ -115,14 +115,14 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c
   const EfficientOnHost call(
       q, k, v, bias, cum_q, cum_k, max_q.value(), max_k.value(), dropout_p, custom_mask_type, scale, window);
   at::Tensor out = at::full({1, q.size(1), q.size(2), v.size(3)}, kUnwritten, q.options());
-  at::Tensor log_sum = at::full({call.border.size(0) - 1, q.size(2), call.padded}, kUnwritten, q.options());
+  at::Tensor lse = at::full({call.border.size(0) - 1, q.size(2), call.padded}, kUnwritten, q.options());
   call.each([&](int64_t sequence, int64_t first, int64_t count) {
     const auto heads = [&](const at::Tensor& x) { return EfficientOnHost::heads(x, first, count); };
     const at::Tensor scores = call.scores(heads(q), heads(k));
-    log_sum[sequence].narrow(1, 0, count).copy_(scores.logsumexp(-1));
+    lse[sequence].narrow(1, 0, count).copy_(scores.logsumexp(-1));
     heads(out).copy_(scores.softmax(-1).matmul(heads(v)));
   });
-  return {out, log_sum, at::empty({}, at::kLong), at::empty({}, at::kLong), *max_q, *max_k};
+  return {out, lse, at::empty({}, at::kLong), at::empty({}, at::kLong), *max_q, *max_k};
 }
 
 inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_backward_on_host(
@@ -136,7 +136,7 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_back
     const std::optional<at::Tensor>& cum_k,
     int64_t max_q,
     int64_t max_k,
-    const at::Tensor& log_sum,
+    const at::Tensor& lse,
     double dropout_p,
     const at::Tensor& seed,
     const at::Tensor& offset,
@@ -150,8 +150,8 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_back
   ++efficient_calls.backward;
   const EfficientOnHost call(q, k, v, bias, cum_q, cum_k, max_q, max_k, dropout_p, custom_mask_type, scale, window);
   TORCH_CHECK(dout.sizes() == out.sizes() && dout.stride(3) == 1 && out.is_contiguous(), "the output has no strides");
-  TORCH_CHECK(log_sum.sizes() == at::IntArrayRef({call.border.size(0) - 1, q.size(2), call.padded}), "log-sums");
-  TORCH_CHECK(log_sum.stride(2) == 1 && log_sum.stride(1) % 8 == 0 && log_sum.stride(0) % 8 == 0, "their strides");
+  TORCH_CHECK(lse.sizes() == at::IntArrayRef({call.border.size(0) - 1, q.size(2), call.padded}), "the LSE");
+  TORCH_CHECK(lse.stride(2) == 1 && lse.stride(1) % 8 == 0 && lse.stride(0) % 8 == 0, "their strides");
   // The kernel's partial sums of the gradients of queries.
   const at::Tensor workspace = at::empty({call.border.size(0) - 1, q.size(2), max_q, q.size(3)}, q.options());
   const auto unwritten = [](const at::Tensor& x) { return at::full(x.sizes(), kUnwritten, x.options()); };
@@ -160,9 +160,9 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_back
     const auto heads = [&](const at::Tensor& x) { return EfficientOnHost::heads(x, first, count); };
     const int64_t block =
         (count + EfficientOnHost::kAlignment - 1) / EfficientOnHost::kAlignment * EfficientOnHost::kAlignment;
-    const at::Tensor behind = log_sum[sequence].narrow(1, count, block - count);
+    const at::Tensor behind = lse[sequence].narrow(1, count, block - count);
     TORCH_CHECK(behind.eq(kInfinity).all().item<bool>(), "infinity up to the end of a block");
-    const at::Tensor sums = log_sum[sequence].narrow(1, 0, count).unsqueeze(-1);
+    const at::Tensor sums = lse[sequence].narrow(1, 0, count).unsqueeze(-1);
     const at::Tensor weights = (call.scores(heads(q), heads(k)) - sums).exp();
     const at::Tensor products = (heads(dout) * heads(out)).sum(-1, true);
     const at::Tensor dscores = weights * (heads(dout).matmul(heads(v).transpose(1, 2)) - products) * call.scale;

@@ -107,14 +107,14 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> fl
   TORCH_CHECK(!return_debug_mask && !seqused_k && !alibi_slopes, "nothing else");
   ++flash_calls.forward;
   const FlashOnHost call(q, k, v, *cum_q, *cum_k, max_q, max_k, dropout_p, is_causal, scale, left, right);
-  at::Tensor out = at::empty_like(q), log_sum = at::empty({q.size(1), q.size(0)}, q.options());
+  at::Tensor out = at::empty_like(q), lse = at::empty({q.size(1), q.size(0)}, q.options());
   call.each([&](int64_t first, int64_t count) {
     const auto heads = [&](const at::Tensor& x) { return FlashOnHost::heads(x, first, count, q.size(1)); };
     const at::Tensor scores = call.scores(heads(q), heads(k));
-    log_sum.narrow(1, first, count).copy_(scores.logsumexp(-1));
+    lse.narrow(1, first, count).copy_(scores.logsumexp(-1));
     out.narrow(0, first, count).copy_(scores.softmax(-1).matmul(heads(v)).transpose(0, 1));
   });
-  return {out, log_sum, at::empty({2}, at::kUInt64), at::empty({}, at::kUInt64), at::Tensor()};
+  return {out, lse, at::empty({2}, at::kUInt64), at::empty({}, at::kUInt64), at::Tensor()};
 }
 
 inline std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward_on_host(
@@ -123,7 +123,7 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward_on_host(
     const at::Tensor& k,
     const at::Tensor& v,
     const at::Tensor& out,
-    const at::Tensor& log_sum,
+    const at::Tensor& lse,
     const at::Tensor& cum_q,
     const at::Tensor& cum_k,
     int64_t max_q,
@@ -137,7 +137,7 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward_on_host(
     std::optional<int64_t> right) {
   TORCH_CHECK(rng_state.numel() == 2 && unused.numel() == 1, "random state");
   TORCH_CHECK(dout.sizes() == q.sizes() && out.sizes() == q.sizes() && dout.stride(2) == 1 && out.stride(2) == 1);
-  TORCH_CHECK(log_sum.is_contiguous() && log_sum.sizes() == at::IntArrayRef({q.size(1), q.size(0)}), "log-sums");
+  TORCH_CHECK(lse.is_contiguous() && lse.sizes() == at::IntArrayRef({q.size(1), q.size(0)}), "the LSE");
   ++flash_calls.backward;
   const FlashOnHost call(q, k, v, cum_q, cum_k, max_q, max_k, dropout_p, is_causal, scale, left, right);
   at::Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
@@ -146,7 +146,7 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward_on_host(
     const auto grouped = [&](const at::Tensor& x) {  // (H, count, D) to (count, Hkv, D)
       return x.transpose(0, 1).unflatten(1, {k.size(1), q.size(1) / k.size(1)}).sum(2);
     };
-    const at::Tensor weights = (call.scores(heads(q), heads(k)) - log_sum.narrow(1, first, count).unsqueeze(-1)).exp();
+    const at::Tensor weights = (call.scores(heads(q), heads(k)) - lse.narrow(1, first, count).unsqueeze(-1)).exp();
     const at::Tensor products = (heads(dout) * heads(out)).sum(-1, true);
     const at::Tensor dscores = weights * (heads(dout).matmul(heads(v).transpose(1, 2)) - products) * call.scale;
     dq.narrow(0, first, count).copy_(dscores.matmul(heads(k)).transpose(0, 1));

@@ -1,29 +1,17 @@
 // The device on which tests run the CUDA kernels: loops on the host everywhere, and a GPU if there is one.
 #pragma once
 
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <optional>
 #include <string>
 
 #include "lehr/ops/cuda.h"
+#include "test/base/why_no_gpu.h"
 #include "test/ops/against_reference.h"
 #include "test/ops/host_launch.h"
 
 namespace lehr::ops::test {
-
-/// "" once LibTorch's CUDA libraries are loaded and there is a GPU; else the reason.
-inline std::string why_no_gpu() {
-  if (!std::filesystem::exists("/dev/nvidiactl") && !std::filesystem::exists("/dev/dxg")) {
-    return "there is no NVIDIA driver";
-  }
-  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    return dlerror();
-  }
-  return at::globalContext().hasCUDA() ? "" : "LibTorch finds no GPU";
-}
 
 /// The parameter is the place of the kernels: true for a GPU.
 class KernelsTest : public testing::TestWithParam<bool> {

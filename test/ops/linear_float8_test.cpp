@@ -254,7 +254,7 @@ TEST(LinearFloat8, RoundsToTheValuesAndScalesOfScaledMm) {
 
 // Compares with the results of the CPU, on a GPU if this machine has one that multiplies float8.
 TEST(LinearFloat8, EqualsItsDefinitionOnAGpu) {
-  if (const auto reason = test::why_no_gpu(); !reason.empty()) {
+  if (const auto reason = why_no_gpu(); !reason.empty()) {
     GTEST_SKIP() << reason;
   }
   if (const auto problem = error_of([] { require_float8(at::kCUDA, at::kBFloat16, "gpu"); }); !problem.empty()) {

@@ -29,7 +29,7 @@ Machine calibrated(const testing::Planned& run, const Machine& cpu) {
 // A micro-batch without a profile reads the clock twice, so it takes one second; a profile reads it at each operator.
 // The plan's seconds of forward and backward must be that second: what was measured is what is predicted.
 TEST(CalibrateForARun, ThePlanOfThatRunHasTheSecondsThatWereMeasured) {
-  for (const testing::Overrides& changes :
+  for (const Overrides& changes :
        {testing::model_of("qwen3"),
         testing::model_of("qwen3_moe"),
         testing::model_of("qwen3", {{"training.dtype", "bfloat16"}}),

@@ -23,11 +23,12 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 TEST(Machine, PresetsAreSound) {
-  for (const Machine& one : machine_presets()) {
+  for (const char* const name : {"h100", "h200", "b200", "a100", "cpu"}) {
+    const Machine one = load_machine(name);
     Problems problems;
     one.check(problems);
-    EXPECT_TRUE(problems.empty()) << one.name;
-    EXPECT_EQ(to_toml(load_machine(one.name)), to_toml(one));
+    EXPECT_TRUE(problems.empty()) << name;
+    EXPECT_EQ(one.name, name);
   }
 }
 

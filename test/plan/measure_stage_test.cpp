@@ -11,7 +11,6 @@ namespace {
 
 using testing::expect_same_bytes;
 using testing::model_of;
-using testing::Overrides;
 using testing::Planned;
 
 const Overrides kFloat64{{"training.dtype", "float64"}};

@@ -16,7 +16,6 @@ namespace lehr::plan {
 namespace {
 
 using testing::model_of;
-using testing::Overrides;
 
 struct Case {
   std::string name;

@@ -16,7 +16,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::model_of;
-using testing::Overrides;
 using ::testing::ThrowsMessage;
 
 Plan plan_of(const Overrides& overrides, const Machine& machine, const PlanOptions& options = {}) {

@@ -15,7 +15,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::model_of;
-using testing::Overrides;
 using ::testing::ThrowsMessage;
 
 Overrides small_run(const Overrides& changes = {}) {

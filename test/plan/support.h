@@ -10,8 +10,6 @@
 
 namespace lehr::plan::testing {
 
-using Overrides = std::vector<std::pair<std::string, std::string>>;
-
 /// A small model, but large enough that tensors outweigh everything else; `changes` override its other settings.
 inline Overrides model_of(const std::string& name, const Overrides& changes = {}) {
   Overrides overrides{

@@ -184,6 +184,13 @@ TEST(MeantCheckpoint, IsTheNewestInAFolderOfAnyNameInThatOfTheRun) {
   }
 }
 
+TEST(MeantCheckpoint, LooksAtALimitedNumberOfEntries) {
+  const TemporaryFolder folder;
+  fs::create_directories(folder.path() / "saved/step-3");
+  EXPECT_EQ(meant_checkpoint(folder.path(), 1), "") << "only at the folder saved";
+  EXPECT_NE(meant_checkpoint(folder.path(), 2), "");
+}
+
 TEST(CheckpointContents, RefusesInvalidAndDuplicateNames) {
   const auto refusal = [](std::vector<std::pair<std::string, std::string>> texts) {
     return error_of([&] { check({.step = 1, .weights = {{.tensors = {}}}, .texts = std::move(texts)}); });

@@ -7,8 +7,6 @@
 namespace lehr::train {
 namespace {
 
-using Overrides = std::vector<std::pair<std::string, std::string>>;
-
 std::string error_with(Overrides overrides) {
   const testing::Folder folder;
   const TrainConfig config = testing::tiny_run(folder.path(), overrides);
@@ -29,6 +27,17 @@ TEST(ModelArgsOfARun, RefuseKeysThatSomethingElseDecides) {
   };
   EXPECT_EQ(experts("8"), "no error");
   EXPECT_EQ(experts("4").find("model.args.num_local_experts" + lost + "8"), 0U);
+}
+
+TEST(OtherTokenizerWarning, NamesTheTokenizerOfTheRunAndTheFolderOfTheModel) {
+  const testing::Folder folder;
+  const TrainConfig config = testing::tiny_run(folder.path(), {});
+  const auto tokenizer = build_tokenizer(config);
+  const std::string model = "recipe/data/chat_tokenizer";
+  EXPECT_EQ(
+      other_tokenizer_warning(config, *tokenizer, model),
+      "tokenizer.path: byte gives other ids than the tokenizer of the model, in " + model);
+  EXPECT_EQ(other_tokenizer_warning(config, *tokenizer, folder.path()), "") << "it has none";
 }
 
 }  // namespace

@@ -16,7 +16,6 @@ namespace {
 
 using testing::Folder;
 using testing::Mesh;
-using testing::Overrides;
 using testing::tiny_run;
 
 class Devices {

@@ -20,7 +20,7 @@ void flip(const at::Tensor& tensor, int64_t bit) {
   bytes[bit / 8] = static_cast<unsigned char>(bytes[bit / 8] ^ (1U << (bit % 8)));
 }
 
-TrainConfig run_on(const std::filesystem::path& folder, const testing::Mesh& mesh, testing::Overrides more) {
+TrainConfig run_on(const std::filesystem::path& folder, const testing::Mesh& mesh, Overrides more) {
   more.emplace_back("validation.enable", "false");
   more.emplace_back("checkpoint.enable", "false");
   more.emplace_back("training.global_batch_size", "8");
@@ -185,9 +185,9 @@ class WrongTask : public CausalLMTask {
   mutable std::atomic<int64_t> calls_ = 0;
 };
 
-std::string error_with(const std::function<double(int64_t call)>& factor, const testing::Overrides& more = {}) {
+std::string error_with(const std::function<double(int64_t call)>& factor, const Overrides& more = {}) {
   const testing::Folder folder;
-  testing::Overrides all{{"reliability.recompute_every_n_steps", "2"}, {"training.global_batch_size", "2"}};
+  Overrides all{{"reliability.recompute_every_n_steps", "2"}, {"training.global_batch_size", "2"}};
   all.insert(all.end(), more.begin(), more.end());
   const auto config = testing::tiny_run(folder.path(), all);
   Logger quiet("", true);

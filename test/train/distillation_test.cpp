@@ -23,7 +23,6 @@ using testing::Folder;
 using ::testing::HasSubstr;
 using testing::Mesh;
 using testing::outcome_of;
-using testing::Overrides;
 using testing::train;
 
 const std::vector<LayerShape> kTeacher{{4, 32}, {4, 32}, {4, 32}};

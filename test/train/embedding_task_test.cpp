@@ -150,7 +150,7 @@ std::string write_pairs(const Folder& folder, int64_t count) {
   return "\"" + file.string() + "\"";
 }
 
-testing::Overrides run_on(const std::string& pairs) {
+Overrides run_on(const std::string& pairs) {
   return {
       {"training.task", "\"embedding\""},
       {"data.datasets.0.path", pairs},
@@ -274,7 +274,7 @@ TEST(EmbeddingRun, StartsFromAClassifierOfWordsWithoutItsHead) {
 TEST(EmbeddingRun, ConfigsThatCannotTrainAreRefusedByKey) {
   const Folder folder;
   const std::string pairs = write_pairs(folder, 4);
-  const auto error = [&](const testing::Overrides& more) -> std::string {
+  const auto error = [&](const Overrides& more) -> std::string {
     auto overrides = run_on(pairs);
     overrides.insert(overrides.end(), more.begin(), more.end());
     try {

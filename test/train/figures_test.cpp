@@ -220,16 +220,16 @@ TEST(Figures, AreAllExplained) {
       EXPECT_NE(page.find("`" + key + "`"), std::string::npos) << "docs/figures.md has no row for " << key;
     }
   };
-  for (const testing::Overrides& changes :
-       {testing::Overrides{{"metrics.measure_peak", "true"}},
+  for (const Overrides& changes :
+       {Overrides{{"metrics.measure_peak", "true"}},
         testing::family("qwen3_moe"),
-        testing::Overrides{
+        Overrides{
             {"training.task", "classification"},
             {"data.datasets.0.kind", "classification"},
             {"data.datasets.0.path", "\"recipe/data/who_speaks.txt\""},
             {"data.validation_fraction", "0"},
             {"data.validation_path", "\"recipe/data/who_speaks_validation.txt\""}},
-        testing::Overrides{
+        Overrides{
             {"training.task", "embedding"},
             {"data.datasets.0.kind", "pairs"},
             {"data.datasets.0.path", "\"recipe/data/sentence_pairs.jsonl\""},

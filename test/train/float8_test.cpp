@@ -16,8 +16,6 @@ using testing::Folder;
 using ::testing::HasSubstr;
 using testing::tiny_run;
 
-using Overrides = std::vector<std::pair<std::string, std::string>>;
-
 // The tiny run with sizes that float8 supports.
 TrainConfig float8_run(const std::filesystem::path& folder, const Overrides& more = {}) {
   Overrides overrides{{"float8.enable", "true"}, {"model.args.intermediate_size", "32"}, {"model.args.head_dim", "16"}};

@@ -22,7 +22,6 @@ using ::testing::HasSubstr;
 using testing::Mesh;
 using testing::Outcome;
 using testing::outcome_of;
-using testing::Overrides;
 using testing::train_on;
 
 /// Ten steps in float64 of a model whose config.json is in the folder.

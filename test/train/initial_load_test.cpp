@@ -23,7 +23,6 @@ using testing::Folder;
 using ::testing::HasSubstr;
 using testing::Mesh;
 using testing::on_mesh;
-using testing::Overrides;
 using testing::tensors;
 using testing::tiny_run;
 using testing::train;

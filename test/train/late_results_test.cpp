@@ -19,7 +19,6 @@ using ::testing::HasSubstr;
 using testing::tensors;
 using ::testing::Throws;
 using testing::tiny_run;
-using Overrides = std::vector<std::pair<std::string, std::string>>;
 
 TrainResult train_run(const TrainConfig& config, bool deferred, const std::function<bool()>& stop = {}) {
   Logger log("", true);

@@ -16,7 +16,6 @@ namespace {
 using testing::Folder;
 using ::testing::HasSubstr;
 using testing::Mesh;
-using testing::Overrides;
 using ::testing::ThrowsMessage;
 
 // Calls `body` on each rank with the ranks and the model of `folder`.

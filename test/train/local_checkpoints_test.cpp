@@ -20,8 +20,6 @@ using ::testing::Throws;
 using testing::tiny_run;
 namespace fs = std::filesystem;
 
-using Overrides = std::vector<std::pair<std::string, std::string>>;
-
 // A run with checkpoints in steps 5, 10 and 12, and a local one in every step.
 TrainConfig local_run(const fs::path& folder, const Overrides& more = {}) {
   fs::create_directories(folder / "local");

@@ -25,7 +25,6 @@ using testing::tensors;
 using testing::tiny_run;
 namespace fs = std::filesystem;
 
-using Overrides = std::vector<std::pair<std::string, std::string>>;
 using MachineOfRank = std::vector<int>;
 
 constexpr Mesh kTwo{.dp_shard = 2};

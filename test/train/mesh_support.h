@@ -15,8 +15,6 @@
 
 namespace lehr::train::testing {
 
-using Overrides = std::vector<std::pair<std::string, std::string>>;
-
 /// Sums have another order than on one device, which costs some 1e-16 each. Some steps of AdamW amplify that (the
 /// update divides by the root of a mean of squares); 1e-10 relative is a safe bound.
 inline constexpr double kTolerance = 1e-10;

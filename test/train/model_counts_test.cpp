@@ -11,7 +11,6 @@ namespace lehr::train {
 namespace {
 
 using testing::Folder;
-using testing::Overrides;
 using testing::tiny_run;
 
 constexpr int64_t kTokens = 64;

@@ -12,7 +12,6 @@ using testing::curve;
 using testing::Folder;
 using testing::tiny_run;
 using testing::train;
-using Overrides = std::vector<std::pair<std::string, std::string>>;
 
 TrainConfig run_with_experts(const std::filesystem::path& folder, const Overrides& more = {}) {
   Overrides overrides{

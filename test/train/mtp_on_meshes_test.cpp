@@ -13,7 +13,6 @@ using testing::Folder;
 using testing::Mesh;
 using testing::Outcome;
 using testing::outcome_of;
-using testing::Overrides;
 using testing::tiny_run;
 using testing::train_on;
 

@@ -20,7 +20,6 @@ namespace fs = std::filesystem;
 namespace plain = model::test;
 using model::test::Weights;
 using ::testing::HasSubstr;
-using Overrides = std::vector<std::pair<std::string, std::string>>;
 
 constexpr double kCoef = 0.3;
 const char* const kTable = "model.embed_tokens.token_embedding.default.weight";

@@ -16,7 +16,6 @@ using testing::Mesh;
 using testing::on_mesh;
 using testing::Outcome;
 using testing::outcome_of;
-using testing::Overrides;
 using testing::tiny_run;
 using testing::train_on;
 

@@ -15,7 +15,6 @@ using ::testing::HasSubstr;
 using testing::Mesh;
 using testing::Outcome;
 using testing::outcome_of;
-using testing::Overrides;
 using testing::tiny_run;
 using testing::train_on;
 

@@ -17,8 +17,6 @@ using ::testing::HasSubstr;
 using testing::tiny_run;
 using testing::train;
 
-using Overrides = std::vector<std::pair<std::string, std::string>>;
-
 struct Case {
   std::string name;
   Overrides overrides;

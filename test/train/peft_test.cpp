@@ -24,7 +24,6 @@ using testing::tensors;
 using ::testing::Throws;
 using testing::tiny_run;
 using testing::train;
-using Overrides = std::vector<std::pair<std::string, std::string>>;
 
 auto fails_with(const std::string& text) {
   return Throws<Error>(Property(&Error::what, HasSubstr(text)));

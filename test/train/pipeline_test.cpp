@@ -15,7 +15,6 @@ using testing::kSchedules;
 using testing::Mesh;
 using testing::Outcome;
 using testing::outcome_of;
-using testing::Overrides;
 using testing::Schedule;
 using testing::tiny_run;
 using testing::train_on;

@@ -23,9 +23,9 @@ TEST(Precision, RanksReduceGradientsInTheParametersDtypeByDefault) {
 
 // In bfloat16 the reduction over ranks is rounded to three digits, which changes every number after the first loss.
 TEST(Precision, ReductionOverRanksHasTheConfiguredDtype) {
-  const auto norms_of = [](const testing::Overrides& more) {
+  const auto norms_of = [](const Overrides& more) {
     const testing::Folder folder;
-    testing::Overrides overrides{
+    Overrides overrides{
         {"training.mixed_precision_param", "bfloat16"},
         {"training.steps", "2"},
         {"checkpoint.enable", "false"},

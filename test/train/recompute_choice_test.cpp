@@ -19,7 +19,6 @@ using testing::Folder;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::tiny_run;
-using Overrides = std::vector<std::pair<std::string, std::string>>;
 
 std::string name_of(const TrainConfig& config) {
   const ActivationCheckpointConfig& checkpointing = config.activation_checkpoint;

@@ -17,7 +17,6 @@ using testing::checkpoint;
 using testing::curve;
 using testing::Folder;
 using ::testing::HasSubstr;
-using testing::Overrides;
 using testing::train;
 
 constexpr int64_t kBefore = 4;  // steps, of 4 sequences of 32 tokens

@@ -10,7 +10,6 @@ namespace {
 
 using testing::Folder;
 using testing::tiny_run;
-using Overrides = std::vector<std::pair<std::string, std::string>>;
 
 /// The weights that a new run starts from, as one vector.
 at::Tensor initial_weights(const Overrides& overrides) {

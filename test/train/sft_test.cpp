@@ -16,8 +16,6 @@ using ::testing::Throws;
 using testing::tiny_run;
 using testing::train;
 
-using Overrides = std::vector<std::pair<std::string, std::string>>;
-
 /// The recipe's data and tokenizer with a tiny model.
 TrainConfig chat_run(const std::filesystem::path& folder, const Overrides& more = {}) {
   Overrides overrides{

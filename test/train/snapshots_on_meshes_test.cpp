@@ -11,7 +11,6 @@ using testing::family;
 using testing::Folder;
 using ::testing::HasSubstr;
 using testing::Mesh;
-using testing::Overrides;
 
 // The usual loss, and the squares of each layer's mean over the tokens with an even label.
 class SnapshotTask : public CausalLMTask {

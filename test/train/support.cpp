@@ -31,8 +31,7 @@ descriptor::ModelFamilies families() {
   return specs().families();
 }
 
-TrainConfig tiny_run(
-    const std::filesystem::path& folder, const std::vector<std::pair<std::string, std::string>>& overrides) {
+TrainConfig tiny_run(const std::filesystem::path& folder, const Overrides& overrides) {
   const std::string text = R"(
 [model]
 name = "qwen3"

@@ -59,8 +59,7 @@ class Folder {
 };
 
 /// A run of 12 steps of a tiny Qwen3 on tiny Shakespeare, changed by `overrides`.
-TrainConfig tiny_run(
-    const std::filesystem::path& folder, const std::vector<std::pair<std::string, std::string>>& overrides = {});
+TrainConfig tiny_run(const std::filesystem::path& folder, const Overrides& overrides = {});
 
 /// The values of a key in metrics.jsonl of a run that has ended.
 std::vector<double> curve(const TrainConfig& config, const std::string& key);

@@ -41,7 +41,7 @@ TEST(Threads, TheirNumberDoesNotChangeTheBits) {
       for (const int used : {1, 3}) {
         at::set_num_threads(used);
         const Folder folder;
-        std::vector<std::pair<std::string, std::string>> overrides = {
+        Overrides overrides = {
             {"model.name", name},
             {"model.args.hidden_size", "96"},
             {"model.args.num_attention_heads", "6"},

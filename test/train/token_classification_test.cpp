@@ -18,8 +18,6 @@ using ::testing::HasSubstr;
 using testing::tiny_run;
 using testing::train;
 
-using Overrides = std::vector<std::pair<std::string, std::string>>;
-
 // Names in lines of Shakespeare.
 Overrides names(const Overrides& more = {}) {
   Overrides overrides{

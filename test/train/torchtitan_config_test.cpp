@@ -33,7 +33,7 @@ data_parallel_shard_degree = -1
 tensor_parallel_degree = 1
 )";
 
-TrainConfig config_with(const std::string& file, const testing::Folder& folder, testing::Overrides more = {}) {
+TrainConfig config_with(const std::string& file, const testing::Folder& folder, Overrides more = {}) {
   const auto path = folder.path() / "train.toml";
   write_file_atomically(path, file);
   more.emplace_back("job.dump_folder", "\"" + (folder.path() / "out").string() + "\"");

@@ -80,7 +80,7 @@ TEST(Trainer, ACompleteRunKeepsTheConfigOfItsSteps) {
 TEST(Trainer, StoppedAndResumedEqualsNeverStoppedBitForBit) {
   const Folder whole;
   const Folder parts;
-  const std::vector<std::pair<std::string, std::string>> overrides{{"training.mixed_precision_param", "bfloat16"}};
+  const Overrides overrides{{"training.mixed_precision_param", "bfloat16"}};
   const auto once = tiny_run(whole.path(), overrides);
   train(once);
   const auto twice = tiny_run(parts.path(), overrides);
@@ -446,8 +446,7 @@ TEST(Trainer, ResumesWhenEveryUpdateWasSkipped) {
   list.add(spec);
   Logger log("", true);
   const Folder folder;
-  const std::vector<std::pair<std::string, std::string>> skip = {
-      {"training.non_finite", "skip"}, {"validation.enable", "false"}};
+  const Overrides skip = {{"training.non_finite", "skip"}, {"validation.enable", "false"}};
   auto half = skip;
   half.emplace_back("training.steps", "6");
   EXPECT_EQ(Trainer(tiny_run(folder.path(), half), {.specs = list, .log = log}).run().step, 6);

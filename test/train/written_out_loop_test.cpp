@@ -14,7 +14,6 @@ namespace {
 using namespace written_out;
 using testing::Folder;
 using testing::tiny_run;
-using Overrides = std::vector<std::pair<std::string, std::string>>;
 
 // Both loops differ only in the order of sums, 1e-16 each; six steps of AdamW amplify that.
 constexpr double kTolerance = 1e-12;

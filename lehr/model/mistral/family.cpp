@@ -26,8 +26,7 @@ struct Family {
   }
 
   static void write(const DecoderConfig& shape, Node& node) {
-    const auto window = shape.pattern.window(0);
-    node.set("sliding_window", window ? Node(*window) : Node());
+    node.set("sliding_window", number_or_null(shape.pattern.window(0)));
   }
 };
 

@@ -44,7 +44,7 @@ struct Family {
 
   static void write(const DecoderConfig& shape, Node& node) {
     const auto window = shape.pattern.window(0);
-    node.set("sliding_window", window ? Node(*window) : Node());
+    node.set("sliding_window", number_or_null(window));
     node.set("use_sliding_window", Node(window.has_value()));
   }
 };

@@ -19,11 +19,11 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Returns the gradient of the sinks (Hq): each is a key with value zero, whose weight is exp(sink - log_sum).
+// Returns the gradient of the sinks (Hq): each is a key with value zero, whose weight is exp(sink - lse).
 at::Tensor sinks_gradient_by_head(
-    const at::Tensor& dout, const at::Tensor& out, const at::Tensor& log_sum, const at::Tensor& sinks) {
+    const at::Tensor& dout, const at::Tensor& out, const at::Tensor& lse, const at::Tensor& sinks) {
   const at::Tensor products = (dout.to(at::kFloat) * out.to(at::kFloat)).sum(-1).transpose(1, 2);  // (B, Hq, T)
-  return (sinks.unsqueeze(-1) - log_sum).exp().mul(products).sum(at::IntArrayRef{0, 2}, false, at::kDouble).neg();
+  return (sinks.unsqueeze(-1) - lse).exp().mul(products).sum(at::IntArrayRef{0, 2}, false, at::kDouble).neg();
 }
 
 struct AttentionFunction : AutogradFunction<AttentionFunction> {
@@ -34,13 +34,13 @@ struct AttentionFunction : AutogradFunction<AttentionFunction> {
       const at::Tensor& v,
       const std::optional<at::Tensor>& sinks,
       const cpu::AttentionPlan& plan) {
-    auto [out, log_sum] = cpu::attention_forward(q, k, v, plan, true);
+    auto [out, lse] = cpu::attention_forward(q, k, v, plan, true);
     ctx->save_for_backward(
         {save_or_recompute(ctx, "q", q),
          save_or_recompute(ctx, "k", k),
          save_or_recompute(ctx, "v", v),
          out,
-         log_sum,
+         lse,
          plan.first_keys,
          plan.sinks});
     ctx->saved_data["scale"] = plan.scale;

@@ -22,14 +22,14 @@ AttentionCall<T> attention_call(
     const at::Tensor& k,
     const at::Tensor& v,
     const at::Tensor& out,
-    const at::Tensor& log_sum,
+    const at::Tensor& lse,
     const AttentionPlan& plan) {
   return {
       .q = elements<T>(q),
       .k = elements<T>(k),
       .v = elements<T>(v),
       .out = elements<T>(out),
-      .log_sum = elements<float>(log_sum),
+      .lse = elements<float>(lse),
       .first_keys = elements<int32_t>(plan.first_keys),
       .sinks = elements<float>(plan.sinks),
       .batch = q.size(0),
@@ -104,13 +104,12 @@ double flops_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, c
 std::tuple<at::Tensor, at::Tensor> attention_forward(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionPlan& plan, bool keep) {
   at::Tensor out = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
-  at::Tensor log_sum =
-      keep ? at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)) : at::Tensor();
+  at::Tensor lse = keep ? at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)) : at::Tensor();
   report_attention(flops_of(q, k, v, plan));
-  report_moved({q, k, v, out, log_sum});
+  report_moved({q, k, v, out, lse});
   run_attention(q, [&](auto element, const auto& kernels) {
     using T = decltype(element);
-    const AttentionCall<T> call = attention_call<T>(q, k, v, out, log_sum, plan);
+    const AttentionCall<T> call = attention_call<T>(q, k, v, out, lse, plan);
     const int64_t jobs = call.batch * call.key_heads;
     const int64_t parts =
         std::max<int64_t>(1, std::min(blocks_of(call.queries), (2 * num_threads() + jobs - 1) / jobs));
@@ -121,7 +120,7 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(
       }
     });
   });
-  return {out, log_sum};
+  return {out, lse};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
@@ -130,15 +129,15 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& k,
     const at::Tensor& v,
     const at::Tensor& out,
-    const at::Tensor& log_sum,
+    const at::Tensor& lse,
     const AttentionPlan& plan) {
   at::Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
   report_attention(2 * flops_of(q, k, v, plan));
-  report_moved({q, k, v, out, dout, log_sum, dq, dk, dv});
+  report_moved({q, k, v, out, dout, lse, dq, dk, dv});
   run_attention(q, [&](auto element, const auto& kernels) {
     using T = decltype(element);
     const AttentionBackwardCall<T> call{
-        .forward = attention_call<T>(q, k, v, out, log_sum, plan),
+        .forward = attention_call<T>(q, k, v, out, lse, plan),
         .dout = elements<T>(dout),
         .dq = elements<T>(dq),
         .dk = elements<T>(dk),

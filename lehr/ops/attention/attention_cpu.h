@@ -27,7 +27,7 @@ struct AttentionPlan {
 /// Returns the output and, if `keep`, the log-sum-exp of each query (B, Hq, T) for backward.
 std::tuple<at::Tensor, at::Tensor> attention_forward(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionPlan& plan, bool keep);
-/// Returns the gradients of q, k and v for `dout`, the gradient of the output `out`. `log_sum` is the log-sum-exp that
+/// Returns the gradients of q, k and v for `dout`, the gradient of the output `out`. `lse` is the log-sum-exp that
 /// forward returned.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& dout,
@@ -35,7 +35,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& k,
     const at::Tensor& v,
     const at::Tensor& out,
-    const at::Tensor& log_sum,
+    const at::Tensor& lse,
     const AttentionPlan& plan);
 
 }  // namespace lehr::ops::cpu

@@ -60,12 +60,12 @@ struct Part {
     const at::Tensor index = sequence * (heads * length) + place + head;               // (Hq, tokens)
     return padded.flatten().index_select(0, index.flatten()).view({heads, tokens});
   }
-  at::Tensor padded(const at::Tensor& log_sum) const {
-    const int64_t heads = log_sum.size(0), length = padded_length();
+  at::Tensor padded(const at::Tensor& lse) const {
+    const int64_t heads = lse.size(0), length = padded_length();
     const at::Tensor border = lengths.to(at::kLong).unsqueeze(1);                                      // (S + 1, 1)
     const at::Tensor token = border.narrow(0, 0, sequences()) + at::arange(length, border.options());  // (S, length)
     const at::Tensor behind = token >= border.narrow(0, 1, sequences());
-    const at::Tensor found = log_sum.index_select(1, token.clamp_max(tokens - 1).flatten());
+    const at::Tensor found = lse.index_select(1, token.clamp_max(tokens - 1).flatten());
     const at::Tensor by_sequence = found.view({heads, sequences(), length}).transpose(0, 1);
     // The kernel reads whole blocks, and needs infinity behind the end of a sequence.
     return by_sequence.masked_fill(behind.unsqueeze(1), std::numeric_limits<double>::infinity());
@@ -126,7 +126,7 @@ std::tuple<at::Tensor, at::Tensor> efficient_forward(
     const at::Tensor& v,
     const Sequences& sequences,
     const AttentionOptions& options) {
-  at::Tensor out = at::empty({q.size(0), q.size(1), v.size(2)}, q.options()), log_sum;
+  at::Tensor out = at::empty({q.size(0), q.size(1), v.size(2)}, q.options()), lse;
   for (const Part& part : parts_of(sequences, q.size(0))) {
     const auto found = at::_efficient_attention_forward(
         kernel_form(part.of(q)),
@@ -144,15 +144,15 @@ std::tuple<at::Tensor, at::Tensor> efficient_forward(
         /*seqlen_k=*/std::nullopt,
         window_of(part, options));
     const at::Tensor sums = part.unpadded(std::get<1>(found));
-    if (!log_sum.defined()) {
-      log_sum = at::empty({q.size(1), q.size(0)}, sums.options());
+    if (!lse.defined()) {
+      lse = at::empty({q.size(1), q.size(0)}, sums.options());
     }
-    at::Tensor part_out = part.of(out), part_sums = log_sum.narrow(1, part.first_token, part.tokens);
+    at::Tensor part_out = part.of(out), part_sums = lse.narrow(1, part.first_token, part.tokens);
     part_out.copy_(part.merge(part_out, cut_heads(std::get<0>(found).squeeze(0), v.size(2)), 0));
     part_sums.copy_(part.merge(part_sums, sums, 1));
   }
   report_sequences(q, v, sequences, options.window, 1);
-  return {out, log_sum};
+  return {out, lse};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> efficient_backward(
@@ -161,7 +161,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> efficient_backward(
     const at::Tensor& k,
     const at::Tensor& v,
     const at::Tensor& out,
-    const at::Tensor& log_sum,
+    const at::Tensor& lse,
     const Sequences& sequences,
     const AttentionOptions& options) {
   const auto like = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
@@ -179,7 +179,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> efficient_backward(
         part.lengths,
         part.longest,
         part.longest,
-        part.padded(log_sum.narrow(1, part.first_token, part.tokens)),
+        part.padded(lse.narrow(1, part.first_token, part.tokens)),
         /*dropout_p=*/0.0,
         no_random_state,
         no_random_state,

@@ -62,7 +62,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward(
     const at::Tensor& k,
     const at::Tensor& v,
     const at::Tensor& out,
-    const at::Tensor& log_sum,
+    const at::Tensor& lse,
     const Sequences& sequences,
     const AttentionOptions& options) {
   const int64_t size = flash_size(q.size(2), v.size(2));
@@ -74,7 +74,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward(
       padded_heads(k, size),
       padded_heads(v, size),
       padded_heads(out, size),
-      log_sum.contiguous(),
+      lse.contiguous(),
       sequences.cumulative_lengths,
       sequences.cumulative_lengths,
       sequences.row_length,
@@ -109,7 +109,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_on_meta(
     const at::Tensor& k,
     const at::Tensor& v,
     const at::Tensor& /*out*/,
-    const at::Tensor& /*log_sum*/,
+    const at::Tensor& /*lse*/,
     const Sequences& sequences,
     const AttentionOptions& options) {
   report_sequences(q, v, sequences, options.window, 2);

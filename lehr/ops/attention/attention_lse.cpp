@@ -92,7 +92,7 @@ AttentionPart empty_attention_part(const at::Tensor& q, int64_t value_size) {
   const auto options = q.options().dtype(wide(q));
   return {
       .output = at::zeros({q.size(0), q.size(1), q.size(2), value_size}, options),
-      .log_sum = at::full({q.size(0), q.size(1), q.size(2)}, -kInfinity, options)};
+      .lse = at::full({q.size(0), q.size(1), q.size(2)}, -kInfinity, options)};
 }
 
 AttentionPart attention_part(
@@ -109,30 +109,30 @@ AttentionPart attention_part(
     const at::Tensor scores = hide(
         scores_of(heads.q.narrow(3, first, count), heads.k, options),
         visible_keys(stretch, options.window, first, count, heads.k));
-    const at::Tensor log_sum = scores.logsumexp(-1, /*keepdim=*/true);  // (B, Hkv, G, count, 1)
-    part.output.narrow(1, first, count).copy_(by_position(exp_difference(scores, log_sum).matmul(heads.v)));
-    part.log_sum.narrow(1, first, count).copy_(by_position(log_sum).squeeze(-1));
+    const at::Tensor lse = scores.logsumexp(-1, /*keepdim=*/true);  // (B, Hkv, G, count, 1)
+    part.output.narrow(1, first, count).copy_(by_position(exp_difference(scores, lse).matmul(heads.v)));
+    part.lse.narrow(1, first, count).copy_(by_position(lse).squeeze(-1));
   }
   return part;
 }
 
 AttentionPart merge(const AttentionPart& one, const AttentionPart& other) {
-  const at::Tensor log_sum = at::logaddexp(one.log_sum, other.log_sum);
+  const at::Tensor lse = at::logaddexp(one.lse, other.lse);
   const auto share = [&](const AttentionPart& part) {
-    return part.output * exp_difference(part.log_sum, log_sum).unsqueeze(-1);
+    return part.output * exp_difference(part.lse, lse).unsqueeze(-1);
   };
-  return {.output = share(one) + share(other), .log_sum = log_sum};
+  return {.output = share(one) + share(other), .lse = lse};
 }
 
 AttentionPart with_sinks(const AttentionPart& whole, const at::Tensor& sinks) {
-  const at::Tensor log_sum = at::logaddexp(whole.log_sum, sinks.to(whole.log_sum.scalar_type()));
-  return {.output = whole.output * exp_difference(whole.log_sum, log_sum).unsqueeze(-1), .log_sum = log_sum};
+  const at::Tensor lse = at::logaddexp(whole.lse, sinks.to(whole.lse.scalar_type()));
+  return {.output = whole.output * exp_difference(whole.lse, lse).unsqueeze(-1), .lse = lse};
 }
 
 AttentionPartGradients attention_part_backward(
     const at::Tensor& dout,
     const at::Tensor& products,
-    const at::Tensor& log_sum,
+    const at::Tensor& lse,
     const at::Tensor& q,
     const at::Tensor& k,
     const at::Tensor& v,
@@ -142,7 +142,7 @@ AttentionPartGradients attention_part_backward(
   const Heads heads = heads_of(q, k, v);
   const at::Tensor dout_by_head = by_key_head(dout, k.size(2));
   const at::Tensor products_by_head = by_key_head(products.unsqueeze(-1), k.size(2));
-  const at::Tensor log_sum_by_head = by_key_head(log_sum.unsqueeze(-1), k.size(2));
+  const at::Tensor lse_by_head = by_key_head(lse.unsqueeze(-1), k.size(2));
   at::Tensor dq = at::zeros_like(heads.q);
   at::Tensor dk = at::zeros_like(heads.k);
   at::Tensor dv = at::zeros_like(heads.v);
@@ -152,7 +152,7 @@ AttentionPartGradients attention_part_backward(
     const auto tile = [&](const at::Tensor& x) { return x.narrow(3, first, count); };
     const at::Tensor scores = scores_of(tile(heads.q), heads.k, options);  // (B, Hkv, G, count, S)
     const at::Tensor visible = visible_keys(stretch, options.window, first, count, heads.k);
-    const at::Tensor weights = exp_difference(hide(scores, visible), tile(log_sum_by_head));
+    const at::Tensor weights = exp_difference(hide(scores, visible), tile(lse_by_head));
     // The gradient of the softmax: dS = P (dP - sum(dO O)).
     const at::Tensor slope = tile(dout_by_head).matmul(heads.v.transpose(-1, -2)) - tile(products_by_head);
     at::Tensor dscores = weights * slope * scale;
@@ -167,8 +167,8 @@ AttentionPartGradients attention_part_backward(
   return {.q = by_position(dq), .k = by_position(dk), .v = by_position(dv)};
 }
 
-at::Tensor sinks_gradient(const at::Tensor& products, const at::Tensor& log_sum, const at::Tensor& sinks) {
-  return exp_difference(sinks.to(log_sum.scalar_type()), log_sum)
+at::Tensor sinks_gradient(const at::Tensor& products, const at::Tensor& lse, const at::Tensor& sinks) {
+  return exp_difference(sinks.to(lse.scalar_type()), lse)
       .mul(products)
       .sum(at::IntArrayRef{0, 1}, false, at::kDouble)
       .neg();

@@ -26,8 +26,8 @@ struct AttentionStretch {
 
 /// The result of attention to a part of the keys, in float32 or wider.
 struct AttentionPart {
-  at::Tensor output;   ///< (B, T, Hq, Dv), as if there were no other keys; zeros for a fully masked query.
-  at::Tensor log_sum;  ///< (B, T, Hq): the LSE; minus infinity for a fully masked query.
+  at::Tensor output;  ///< (B, T, Hq, Dv), as if there were no other keys; zeros for a fully masked query.
+  at::Tensor lse;     ///< (B, T, Hq): the LSE; minus infinity for a fully masked query.
 };
 
 /// Returns the part of an empty range of keys, for queries like q.
@@ -51,18 +51,18 @@ struct AttentionPartGradients {
   at::Tensor k;
   at::Tensor v;
 };
-/// Returns the contribution of a range of keys to the gradients. `log_sum` and `products` (B, T, Hq) are those of the
+/// Returns the contribution of a range of keys to the gradients. `lse` and `products` (B, T, Hq) are those of the
 /// whole result: its LSEs, sinks included, and the sums over a head's elements of its output times its gradient `dout`.
 AttentionPartGradients attention_part_backward(
     const at::Tensor& dout,
     const at::Tensor& products,
-    const at::Tensor& log_sum,
+    const at::Tensor& lse,
     const at::Tensor& q,
     const at::Tensor& k,
     const at::Tensor& v,
     const AttentionStretch& stretch,
     const AttentionOptions& options);
-/// Returns the gradient of the sinks (Hq): each is a key with value zero, whose weight is exp(sink - log_sum).
-at::Tensor sinks_gradient(const at::Tensor& products, const at::Tensor& log_sum, const at::Tensor& sinks);
+/// Returns the gradient of the sinks (Hq): each is a key with value zero, whose weight is exp(sink - lse).
+at::Tensor sinks_gradient(const at::Tensor& products, const at::Tensor& lse, const at::Tensor& sinks);
 
 }  // namespace lehr::ops

@@ -21,8 +21,8 @@ struct Flash : AutogradFunction<Flash> {
       double flops) {
     const at::Tensor output = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
     const auto wide = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    const at::Tensor log_sum = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(wide));
-    ctx->save_for_backward({q, k, v, output, log_sum, bias.value_or(at::Tensor())});
+    const at::Tensor lse = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(wide));
+    ctx->save_for_backward({q, k, v, output, lse, bias.value_or(at::Tensor())});
     ctx->saved_data["flops"] = flops;
     report_attention(flops);
     return output.transpose(1, 2);

@@ -33,8 +33,8 @@ struct CallHolder : torch::CustomClassHolder {
 };
 
 struct Attended {
-  at::Tensor out;      // (B, T, Hq, Dv)
-  at::Tensor log_sum;  // (Hq, N), sinks included
+  at::Tensor out;  // (B, T, Hq, Dv)
+  at::Tensor lse;  // (Hq, N), sinks included
 };
 
 // Converts (B, T, ...) to (N, ...).
@@ -48,19 +48,19 @@ Attended attend(
     const at::Tensor& v,
     const std::optional<at::Tensor>& sinks,
     const VariableLengthCall& call) {
-  auto [out, log_sum] = call.kernel->forward(tokens_of(q), tokens_of(k), tokens_of(v), call.sequences, call.options);
+  auto [out, lse] = call.kernel->forward(tokens_of(q), tokens_of(k), tokens_of(v), call.sequences, call.options);
   if (sinks) {
-    // A sink adds exp(sink) to the softmax sum of a query, which without it is exp(log_sum).
-    const at::Tensor sink = sinks->detach().to(log_sum.scalar_type()).unsqueeze(1);  // (Hq, 1)
-    const at::Tensor share = (log_sum - sink).sigmoid();                             // (Hq, N)
+    // A sink adds exp(sink) to the softmax sum of a query, which without it is exp(lse).
+    const at::Tensor sink = sinks->detach().to(lse.scalar_type()).unsqueeze(1);  // (Hq, 1)
+    const at::Tensor share = (lse - sink).sigmoid();                             // (Hq, N)
     out = (out * share.t().unsqueeze(-1)).to(out.scalar_type());
-    log_sum = at::logaddexp(log_sum, sink);
+    lse = at::logaddexp(lse, sink);
   }
   if (call.hidden.defined()) {
     out.masked_fill_(call.hidden, 0);
-    log_sum.masked_fill_(call.hidden.view({1, -1}), std::numeric_limits<double>::infinity());  // all weights become 0
+    lse.masked_fill_(call.hidden.view({1, -1}), std::numeric_limits<double>::infinity());  // all weights become 0
   }
-  return {.out = at::_unsafe_view(out, {q.size(0), q.size(1), q.size(2), v.size(3)}), .log_sum = log_sum};
+  return {.out = at::_unsafe_view(out, {q.size(0), q.size(1), q.size(2), v.size(3)}), .lse = lse};
 }
 
 struct VariableLengthFunction : AutogradFunction<VariableLengthFunction> {
@@ -77,7 +77,7 @@ struct VariableLengthFunction : AutogradFunction<VariableLengthFunction> {
          save_or_recompute(ctx, "k", k),
          save_or_recompute(ctx, "v", v),
          attended.out,
-         attended.log_sum,
+         attended.lse,
          sinks.value_or(at::Tensor())});
     ctx->saved_data["call"] = c10::IValue::make_capsule(c10::make_intrusive<CallHolder>(call));
     return attended.out;
@@ -87,22 +87,22 @@ struct VariableLengthFunction : AutogradFunction<VariableLengthFunction> {
     const OperatorScope scope(OperatorKind::attention, "lehr::attention_backward");
     refuse_double_backward("attention");
     const auto saved = ctx->get_saved_variables();
-    const auto holder = c10::static_intrusive_pointer_cast<CallHolder>(ctx->saved_data["call"].toCapsule());
+    const auto holder = saved_object<CallHolder>(ctx, "call");
     const VariableLengthCall& call = holder->call;
     const at::Tensor q = saved_or_recomputed(ctx, "q", saved[0]), k = saved_or_recomputed(ctx, "k", saved[1]),
                      v = saved_or_recomputed(ctx, "v", saved[2]);
     const at::Tensor out = tokens_of(saved[3]);
-    const at::Tensor& log_sum = saved[4];
+    const at::Tensor& lse = saved[4];
     const at::Tensor& sinks = saved[5];
     const auto shown = [&](const at::Tensor& x) { return call.hidden.defined() ? x.masked_fill(call.hidden, 0) : x; };
     const at::Tensor dout = shown(tokens_of(grads[0]));
-    const auto [dq, dk, dv] = call.kernel->backward(
-        dout, tokens_of(q), tokens_of(k), tokens_of(v), out, log_sum, call.sequences, call.options);
+    const auto [dq, dk, dv] =
+        call.kernel->backward(dout, tokens_of(q), tokens_of(k), tokens_of(v), out, lse, call.sequences, call.options);
     at::Tensor dsinks;
     if (sinks.defined() && ctx->needs_input_grad(3)) {
-      const auto type = log_sum.scalar_type();
+      const auto type = lse.scalar_type();
       const at::Tensor products = (dout.to(type) * out.to(type)).sum(-1);  // (N, Hq)
-      dsinks = sinks_gradient(products.unsqueeze(0), log_sum.t().unsqueeze(0), sinks).to(sinks.scalar_type());
+      dsinks = sinks_gradient(products.unsqueeze(0), lse.t().unsqueeze(0), sinks).to(sinks.scalar_type());
     }
     // Hidden positions are sequences of their own, so their values do not reach other gradients.
     return {shown(dq).view_as(q), shown(dk).view_as(k), shown(dv).view_as(v), dsinks, {}};

@@ -27,14 +27,14 @@ std::tuple<at::Tensor, at::Tensor> reference_forward(
     const AttentionOptions& options) {
   const auto wide = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   at::Tensor out = at::empty({q.size(0), q.size(1), v.size(2)}, q.options());
-  at::Tensor log_sum = at::empty({q.size(1), q.size(0)}, q.options().dtype(wide));
+  at::Tensor lse = at::empty({q.size(1), q.size(0)}, q.options().dtype(wide));
   each_sequence(sequences, [&](int64_t first, int64_t count) {
     const auto row = [&](const at::Tensor& x) { return x.narrow(0, first, count).unsqueeze(0); };
     const AttentionPart part = attention_part(row(q), row(k), row(v), {}, options);
     out.narrow(0, first, count).copy_(part.output.squeeze(0));
-    log_sum.narrow(1, first, count).copy_(part.log_sum.squeeze(0).t());
+    lse.narrow(1, first, count).copy_(part.lse.squeeze(0).t());
   });
-  return {out, log_sum};
+  return {out, lse};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> reference_backward(
@@ -43,7 +43,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> reference_backward(
     const at::Tensor& k,
     const at::Tensor& v,
     const at::Tensor& out,
-    const at::Tensor& log_sum,
+    const at::Tensor& lse,
     const Sequences& sequences,
     const AttentionOptions& options) {
   const auto contiguous = [](const at::Tensor& x) {
@@ -52,10 +52,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> reference_backward(
   at::Tensor dq = contiguous(q), dk = contiguous(k), dv = contiguous(v);
   each_sequence(sequences, [&](int64_t first, int64_t count) {
     const auto row = [&](const at::Tensor& x) { return x.narrow(0, first, count).unsqueeze(0); };
-    const auto type = log_sum.scalar_type();
+    const auto type = lse.scalar_type();
     const at::Tensor products = (row(dout).to(type) * row(out).to(type)).sum(-1);  // (1, T, Hq)
     const AttentionPartGradients found =
-        attention_part_backward(row(dout), products, row(log_sum.t()), row(q), row(k), row(v), {}, options);
+        attention_part_backward(row(dout), products, row(lse.t()), row(q), row(k), row(v), {}, options);
     row(dq).copy_(found.q);
     row(dk).copy_(found.k);
     row(dv).copy_(found.v);

@@ -176,8 +176,8 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
     for (int64_t row = 0; row < rows; ++row) {
       T* out = call.out + job.out_at(member, first + row);
       unpack_rows(output + row * padded_value, padded_value, 1, call.value_size, 1 / sum[row], out, 0);
-      if (call.log_sum != nullptr) {
-        call.log_sum[job.statistic_at(member, first + row)] = max[row] + __builtin_logf(sum[row]);
+      if (call.lse != nullptr) {
+        call.lse[job.statistic_at(member, first + row)] = max[row] + __builtin_logf(sum[row]);
       }
     }
   }
@@ -186,7 +186,7 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
 // Per-query data of backward, for a block of queries and a block of keys.
 struct TileQueries {
   Band keys;
-  const float* log_sum;      // L = m + log(l)
+  const float* lse;          // L = m + log(l)
   const float* row_product;  // delta = rowsum(dO O), the paper's D
 };
 
@@ -200,7 +200,7 @@ LEHR_INLINE void backward_row(const TileQueries& queries, int64_t key, float sof
   for (int64_t i = 0; i < kTile; i += kLanes<float>) {
     const IntVec first = read<IntVec>(queries.keys.first + i, All{}), past = read<IntVec>(queries.keys.past + i, All{});
     const IntVec seen = (first <= at) & (past > at);
-    const FloatVec weight = exponential(load(score + i, All{}) - load(queries.log_sum + i, All{}));
+    const FloatVec weight = exponential(load(score + i, All{}) - load(queries.lse + i, All{}));
     FloatVec change = weight * (load(gradient + i, All{}) - load(queries.row_product + i, All{}));
     if (softcap > 0) {
       change *= load(slope + i, All{});
@@ -239,8 +239,8 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
   float* dvalue = dkey + tile_size;                                            // dV_j: (64, Dv)
   float* weights = dvalue + value_tile_size;                                   // S^T, then P^T: (64 keys, 64 queries)
   float* dscores = weights + score_tile_size;                                  // dP^T, then dS^T: the same
-  float* log_sums = dscores + score_tile_size;                                 // L: (tiles, 64)
-  float* row_products = log_sums + tiles * kTile;                              // delta: (tiles, 64)
+  float* row_lse = dscores + score_tile_size;                                  // L: (tiles, 64)
+  float* row_products = row_lse + tiles * kTile;                               // delta: (tiles, 64)
 
   for (int64_t tile = 0; tile < tiles; ++tile) {
     const int64_t member = tile / query_blocks, first = tile % query_blocks * kTile;
@@ -256,7 +256,7 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
         product += load(out + i, All{}) * load(dout + i, All{});
       }
       row_products[tile * kTile + row] = horizontal_sum<float>(product);
-      log_sums[tile * kTile + row] = row < rows ? call.log_sum[job.statistic_at(member, first + row)] : 0;
+      row_lse[tile * kTile + row] = row < rows ? call.lse[job.statistic_at(member, first + row)] : 0;
     }
     pack_rows(call.q + job.query_at(member, first), job.query_stride(), rows, call.size, padded, query);
     transpose<T>(query, kTile, padded, queries_transposed + tile * tile_size);
@@ -290,7 +290,7 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
       const float* query = queries_transposed + tile * tile_size;
       const float* dout = outgoing_transposed + tile * value_tile_size;
       const TileQueries of_tile{
-          keys_of_queries(job, first, rows, key_block), log_sums + tile * kTile, row_products + tile * kTile};
+          keys_of_queries(job, first, rows, key_block), row_lse + tile * kTile, row_products + tile * kTile};
       const Band band = of_tile.keys.transposed();  // the queries that see each key
       multiply<false, T, Scores::in_c>(key, query, weights, kTile, kTile, depth, &band, call.scale);
       multiply<false, T, Scores::in_c>(value, dout, dscores, kTile, kTile, value_depth, &band);

@@ -13,7 +13,7 @@ struct AttentionCall {
   const T* k;
   const T* v;
   T* out;
-  float* log_sum;             ///< (batch, query_heads, queries) log-sum-exp of the scores; null if not needed.
+  float* lse;                 ///< (batch, query_heads, queries) log-sum-exp of the scores; null if not needed.
   const int32_t* first_keys;  ///< (batch, keys): first key of the query at a position, ascending; null for 0.
   const float* sinks;         ///< (query_heads) logits whose value is zero; null for none.
   int64_t batch, queries, keys, query_heads, key_heads, size, value_size;

@@ -29,7 +29,7 @@ struct VariableLengthKernel {
       const at::Tensor& v,
       const Sequences& sequences,
       const AttentionOptions& options);
-  /// Returns the gradients of q, k and v for `dout`, that of the output. Weights are exp(score - log_sum), so with the
+  /// Returns the gradients of q, k and v for `dout`, that of the output. Weights are exp(score - lse), so with the
   /// output and LSE of a softmax that includes sinks, these are the gradients with sinks.
   using Backward = std::tuple<at::Tensor, at::Tensor, at::Tensor>(
       const at::Tensor& dout,
@@ -37,7 +37,7 @@ struct VariableLengthKernel {
       const at::Tensor& k,
       const at::Tensor& v,
       const at::Tensor& out,
-      const at::Tensor& log_sum,
+      const at::Tensor& lse,
       const Sequences& sequences,
       const AttentionOptions& options);
   Forward* forward;

@@ -124,6 +124,26 @@ std::vector<Piece> cpu_pieces(const std::vector<at::Tensor>& tensors) {
   }
   return pieces_of(sizes, kPiece);
 }
+
+// Calls body(i, elements, count, kernels) for each piece i of the tensors, on several threads.
+template <class Body>
+void for_each_piece(const std::vector<at::Tensor>& tensors, const std::vector<Piece>& pieces, const Body& body) {
+  const Arch arch = current_arch();
+  parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
+    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {
+      const Piece& piece = pieces[i];
+      const at::Tensor& tensor = tensors[piece.index];
+      cpu::with_element_type(tensor.scalar_type(), [&](auto element) {
+        using T = decltype(element);
+        body(
+            i,
+            cpu::elements<T>(tensor) + piece.first,
+            piece.last - piece.first,
+            cpu_kernels<GlobalNormKernels<T>>(arch));
+      });
+    }
+  });
+}
 }  // namespace
 
 at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors) {
@@ -131,18 +151,9 @@ at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors) {
   report_moved(tensors);
   const at::NoGradGuard no_grad;
   const std::vector<Piece> pieces = cpu_pieces(tensors);
-  const Arch arch = current_arch();
   std::vector<double> sums(pieces.size());
-  parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
-    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {
-      const Piece& piece = pieces[i];
-      const at::Tensor& tensor = tensors[piece.index];
-      cpu::with_element_type(tensor.scalar_type(), [&](auto element) {
-        using T = decltype(element);
-        sums[i] = cpu_kernels<GlobalNormKernels<T>>(arch).sum_of_squares(
-            cpu::elements<T>(tensor) + piece.first, piece.last - piece.first);
-      });
-    }
+  for_each_piece(tensors, pieces, [&](size_t i, const auto* values, int64_t count, const auto& kernels) {
+    sums[i] = kernels.sum_of_squares(values, count);
   });
   double sum = 0;  // in the order of pieces, not of threads
   for (const double part : sums) {
@@ -179,18 +190,8 @@ at::Tensor global_norm(const std::vector<at::Tensor>& tensors) {
 namespace {
 // Scales the tensors that have CPU kernels.
 void scale_pieces(const std::vector<at::Tensor>& tensors, double factor) {
-  const std::vector<Piece> pieces = cpu_pieces(tensors);
-  const Arch arch = current_arch();
-  parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
-    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {
-      const Piece& piece = pieces[i];
-      const at::Tensor& tensor = tensors[piece.index];
-      cpu::with_element_type(tensor.scalar_type(), [&](auto element) {
-        using T = decltype(element);
-        cpu_kernels<GlobalNormKernels<T>>(arch).scale(
-            cpu::elements<T>(tensor) + piece.first, factor, piece.last - piece.first);
-      });
-    }
+  for_each_piece(tensors, cpu_pieces(tensors), [&](size_t, auto* values, int64_t count, const auto& kernels) {
+    kernels.scale(values, factor, count);
   });
 }
 }  // namespace

@@ -40,12 +40,8 @@ void check_grouped_linear(
       shape_of(bias));
 }
 
-at::Tensor GroupMatmuls::product(
-    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias) const {
-  if (cuda::multiplies_groups(input)) {
-    const at::Tensor output = cuda::grouped_product(input, weight, ends);
-    return bias.defined() ? cuda::add_group_bias_(output, bias, ends) : output;
-  }
+at::Tensor product_of_groups(
+    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias) {
   at::Tensor output = at::empty({input.size(0), weight.size(1)}, input.options());
   for_each_group(ends, input.size(0), [&](int64_t g, int64_t first, int64_t count) {
     at::Tensor rows = output.narrow(0, first, count);
@@ -57,16 +53,29 @@ at::Tensor GroupMatmuls::product(
   return output;
 }
 
-at::Tensor GroupMatmuls::input_gradient(
-    const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends) const {
-  if (cuda::multiplies_groups(grad)) {
-    return cuda::grouped_input_gradient(grad, weight, ends);
-  }
+at::Tensor input_gradient_of_groups(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends) {
   at::Tensor gradient = at::empty({grad.size(0), weight.size(2)}, grad.options());
   for_each_group(ends, grad.size(0), [&](int64_t g, int64_t first, int64_t count) {
     put_product(gradient.narrow(0, first, count), grad.narrow(0, first, count), weight[g]);
   });
   return gradient;
+}
+
+at::Tensor GroupMatmuls::product(
+    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias) const {
+  if (cuda::multiplies_groups(input)) {
+    const at::Tensor output = cuda::grouped_product(input, weight, ends);
+    return bias.defined() ? cuda::add_group_bias_(output, bias, ends) : output;
+  }
+  return product_of_groups(input, weight, ends, bias);
+}
+
+at::Tensor GroupMatmuls::input_gradient(
+    const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends) const {
+  if (cuda::multiplies_groups(grad)) {
+    return cuda::grouped_input_gradient(grad, weight, ends);
+  }
+  return input_gradient_of_groups(grad, weight, ends);
 }
 
 at::Tensor GroupMatmuls::weight_gradient(

@@ -77,6 +77,12 @@ at::Tensor weight_gradient_of_groups(
   return gradient;
 }
 
+/// Return the output and the input's gradient of GroupMatmuls, by a matmul in the tensors' dtype for each group that is
+/// not empty. `ends` are on the host.
+at::Tensor product_of_groups(
+    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias);
+at::Tensor input_gradient_of_groups(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends);
+
 /// Returns the gradient (G, out) of a bias: the sum of each group's rows of grad.
 at::Tensor bias_gradient_of_groups(const at::Tensor& grad, const at::Tensor& ends);
 

@@ -42,15 +42,7 @@ at::Tensor forward_product(
   }
   const at::Tensor left = round_rows_to_float8(input);
   const at::Tensor right = round_rows_to_float8(weight.reshape({-1, weight.size(2)})).view(weight.sizes());
-  at::Tensor output = at::empty({input.size(0), weight.size(1)}, input.options());
-  for_each_group(ends, input.size(0), [&](int64_t g, int64_t first, int64_t count) {
-    at::Tensor rows = output.narrow(0, first, count);
-    put_product(rows, left.narrow(0, first, count), right[g].t());
-    if (bias.defined()) {
-      rows.add_(bias[g]);
-    }
-  });
-  return output;
+  return product_of_groups(left, right, ends, bias);
 }
 
 at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends) {
@@ -59,11 +51,7 @@ at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& weight, cons
   }
   const at::Tensor left = round_rows_to_float8(grad);
   const at::Tensor right = round_columns_to_float8(weight);
-  at::Tensor gradient = at::empty({grad.size(0), weight.size(2)}, grad.options());
-  for_each_group(ends, grad.size(0), [&](int64_t g, int64_t first, int64_t count) {
-    put_product(gradient.narrow(0, first, count), left.narrow(0, first, count), right[g]);
-  });
-  return gradient;
+  return input_gradient_of_groups(left, right, ends);
 }
 
 // Returns the largest elements (G, columns of all matrices) of the columns of each group's rows.

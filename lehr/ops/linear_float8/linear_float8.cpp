@@ -80,11 +80,8 @@ at::Tensor float8_product(const at::Tensor& a, const at::Tensor& b, bool fast, c
 
 // Returns the split that a node's forward saved, or an empty one.
 c10::intrusive_ptr<Float8Split> split_of(AutogradContext* ctx) {
-  const c10::IValue& saved = ctx->saved_data[kSplit];
-  if (saved.isCapsule()) {
-    return c10::static_intrusive_pointer_cast<Float8Split>(saved.toCapsule());
-  }
-  return c10::make_intrusive<Float8Split>();
+  return ctx->saved_data.count(kSplit) == 0 ? c10::make_intrusive<Float8Split>()
+                                            : saved_object<Float8Split>(ctx, kSplit);
 }
 
 // True if the gradient of the output is rounded for dgrad and wgrad in one pass: on a GPU with kernels, if its rows

@@ -129,7 +129,7 @@ Result over_rows(
     cpu::GradMask wanted,
     const at::Tensor& row_scale = {}) {
   const int64_t count = rows.hidden.size(0), vocabulary = weight.size(0);
-  const at::Tensor teacher_rows = rows.index.defined() ? teacher.hidden.index_select(0, rows.index) : teacher.hidden;
+  const at::Tensor teacher_rows = select_rows(teacher.hidden, rows.index);
   const auto empty = [&] {
     return at::empty({count}, rows.hidden.options().dtype(cpu::wide_type(rows.hidden.scalar_type())));
   };

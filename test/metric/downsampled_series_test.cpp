@@ -1,5 +1,5 @@
 // A series in bounded memory: means of equally many neighbours.
-#include "lehr/metric/thinned_series.h"
+#include "lehr/metric/downsampled_series.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@ namespace {
 
 using testing::ElementsAre;
 
-TEST(ThinnedSeries, KeepsEachPointWhileThereIsRoom) {
-  ThinnedSeries series(4);
+TEST(DownsampledSeries, KeepsEachPointWhileThereIsRoom) {
+  DownsampledSeries series(4);
   for (int64_t step = 1; step <= 4; ++step) {
     series.add(step, 10.0 * static_cast<double>(step));
   }
@@ -20,8 +20,8 @@ TEST(ThinnedSeries, KeepsEachPointWhileThereIsRoom) {
   EXPECT_THAT(series.values(), ElementsAre(10, 20, 30, 40));
 }
 
-TEST(ThinnedSeries, MergesNeighboursIntoTheirMean) {
-  ThinnedSeries series(4);
+TEST(DownsampledSeries, MergesNeighboursIntoTheirMean) {
+  DownsampledSeries series(4);
   for (int64_t step = 1; step <= 9; ++step) {
     series.add(step, 10.0 * static_cast<double>(step));
   }
@@ -29,8 +29,8 @@ TEST(ThinnedSeries, MergesNeighboursIntoTheirMean) {
   EXPECT_THAT(series.values(), ElementsAre(25, 65, 90));
 }
 
-TEST(ThinnedSeries, HoldsAMillionStepsInItsCapacity) {
-  ThinnedSeries series(64);
+TEST(DownsampledSeries, HoldsAMillionStepsInItsCapacity) {
+  DownsampledSeries series(64);
   for (int64_t step = 1; step <= 1'000'000; ++step) {
     series.add(step, static_cast<double>(step % 2));
   }
@@ -42,8 +42,8 @@ TEST(ThinnedSeries, HoldsAMillionStepsInItsCapacity) {
   }
 }
 
-TEST(ThinnedSeries, LeavesOutAndCountsWhatIsNotFinite) {
-  ThinnedSeries series(4);
+TEST(DownsampledSeries, LeavesOutAndCountsWhatIsNotFinite) {
+  DownsampledSeries series(4);
   series.add(1, 2);
   series.add(2, std::numeric_limits<double>::quiet_NaN());
   series.add(3, std::numeric_limits<double>::infinity());

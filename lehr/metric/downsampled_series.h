@@ -10,14 +10,14 @@ namespace lehr::metric {
 /// The values of one metric by step, downsampled to means over equally many neighbours: when `capacity` points are
 /// held, each pair of neighbours becomes one point, so a run of a million steps takes as much memory as one of a
 /// thousand.
-class ThinnedSeries {
+class DownsampledSeries {
  public:
   /// `capacity` is an even number of points, at least 2.
-  explicit ThinnedSeries(size_t capacity = 2048) : capacity_(capacity) {}
+  explicit DownsampledSeries(size_t capacity = 2048) : capacity_(capacity) {}
 
   /// Appends a value. One that is not finite is counted, and has no part in a mean.
   void add(int64_t step, double value);
-  void clear() { *this = ThinnedSeries(capacity_); }
+  void clear() { *this = DownsampledSeries(capacity_); }
 
   bool empty() const { return points_.empty(); }
   /// Number of values that were not finite.

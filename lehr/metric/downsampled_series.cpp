@@ -1,10 +1,10 @@
-#include "lehr/metric/thinned_series.h"
+#include "lehr/metric/downsampled_series.h"
 
 #include <cmath>
 
 namespace lehr::metric {
 
-void ThinnedSeries::add(int64_t step, double value) {
+void DownsampledSeries::add(int64_t step, double value) {
   if (!std::isfinite(value)) {
     ++not_finite_;
     return;
@@ -26,7 +26,7 @@ void ThinnedSeries::add(int64_t step, double value) {
   ++last.count;
 }
 
-std::vector<double> ThinnedSeries::steps() const {
+std::vector<double> DownsampledSeries::steps() const {
   std::vector<double> means;
   for (const Point& point : points_) {
     means.push_back(point.steps / static_cast<double>(point.count));
@@ -34,7 +34,7 @@ std::vector<double> ThinnedSeries::steps() const {
   return means;
 }
 
-std::vector<double> ThinnedSeries::values() const {
+std::vector<double> DownsampledSeries::values() const {
   std::vector<double> means;
   for (const Point& point : points_) {
     means.push_back(point.values / static_cast<double>(point.count));
