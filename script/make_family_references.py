@@ -51,10 +51,40 @@ NEMOTRON = {"model_type": "nemotron_h", "head_dim": 8, "mamba_num_heads": 6, "ma
             "rescale_prenorm_residual": True, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 NEMOTRON_EXPERTS = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 5,
                     "moe_shared_expert_intermediate_size": 7, "n_shared_experts": 1}
+QWEN3_MOE = {"model_type": "qwen3_moe", "head_dim": 6, "num_experts": 4, "num_experts_per_tok": 2,
+             "moe_intermediate_size": 5}
 GPT_OSS = {"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 6,
            "rope_theta": 150000, "rms_norm_eps": 1e-5, "attention_bias": True, "pad_token_id": 0}
 # A case's keys are those of its config.json, as published ones have them.
 CASES = {
+    # The keys of Llama 2's own files; biases of the attention, as in some of its descendants.
+    "llama_biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": False, "pretraining_tp": 1,
+                     "rope_theta": 10000.0, "rope_scaling": None, "num_attention_heads": 4, "num_key_value_heads": 2,
+                     "hidden_size": 8, "bos_token_id": 1, "eos_token_id": 2},
+    "llama_yarn": {"model_type": "llama", "tie_word_embeddings": True, "rope_theta": 1000.0, "head_dim": 6,
+                   "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}},
+    "llama_linear": {"model_type": "llama", "num_attention_heads": 6, "num_key_value_heads": 3,
+                     "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 100.0}},
+    # The keys of Qwen3's own files.
+    "qwen3_yarn": {"model_type": "qwen3", "head_dim": 8, "rope_theta": 1000000, "max_window_layers": 3,
+                   "attention_bias": False, "sliding_window": None, "use_sliding_window": False,
+                   "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}},
+    "qwen3_window": {"model_type": "qwen3", "head_dim": 4, "use_sliding_window": True, "sliding_window": 4,
+                     "max_window_layers": 1, "num_attention_heads": 6, "num_key_value_heads": 2,
+                     "tie_word_embeddings": True, "rope_theta": 1000.0},
+    "qwen3_biases": {"model_type": "qwen3", "head_dim": 6, "attention_bias": True, "num_attention_heads": 5,
+                     "num_key_value_heads": 5,
+                     "rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
+    # The keys of Qwen3 MoE's own files.
+    "qwen3_moe_layers": QWEN3_MOE | {"mlp_only_layers": [1], "decoder_sparse_step": 1, "norm_topk_prob": True,
+                                     "output_router_logits": False, "router_aux_loss_coef": 0.001, "rope_theta": 1000000.0,
+                                     "rope_scaling": None, "use_sliding_window": False, "attention_bias": False},
+    "qwen3_moe_window": QWEN3_MOE | {"use_sliding_window": True, "sliding_window": 4, "norm_topk_prob": False,
+                                     "num_experts": 5, "num_experts_per_tok": 3, "num_attention_heads": 4,
+                                     "num_key_value_heads": 2, "tie_word_embeddings": True, "rope_theta": 1000.0},
+    # As transformers 5 names its modules.
+    "qwen3_moe_fused": QWEN3_MOE | {"attention_bias": True, "num_experts": 3, "num_experts_per_tok": 1,
+                                    "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0}},
     # Query heads that are no power of two; the keys of Qwen2.5's own files.
     "qwen2_tied": {"model_type": "qwen2", "tie_word_embeddings": True, "rope_theta": 1000000.0, "max_window_layers": 3,
                    "sliding_window": 32768, "use_sliding_window": False, "use_mrope": False},
@@ -87,6 +117,9 @@ CASES = {
     "olmo2_grouped": {"model_type": "olmo2", "rope_theta": 500000.0, "tie_word_embeddings": False, "pad_token_id": 0},
     "olmo2_tied": {"model_type": "olmo2", "num_attention_heads": 2, "num_key_value_heads": 2, "pad_token_id": 0,
                    "tie_word_embeddings": True, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    "olmo2_biases": {"model_type": "olmo2", "attention_bias": True, "num_attention_heads": 4, "num_key_value_heads": 2,
+                     "hidden_size": 8, "num_hidden_layers": 2, "pad_token_id": 0,
+                     "rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
     # YaRN in full layers only, as in OLMo 3's own files.
     "olmo3_yarn": {"model_type": "olmo3", "rope_theta": 500000, "sliding_window": 3, "pad_token_id": 0,
                    "num_hidden_layers": 4, "layer_types": [SLIDING, SLIDING, SLIDING, FULL],
@@ -122,6 +155,9 @@ CASES = {
                         "bos_token_id": 1, "eos_token_id": 2, "router_jitter_noise": 0.0, "rms_norm_eps": 1e-5},
     "mixtral_window": {"model_type": "mixtral", "num_local_experts": 3, "num_experts_per_tok": 1, "sliding_window": 4,
                        "head_dim": 6, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2},
+    "mixtral_yarn": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 3, "head_dim": 4,
+                     "num_attention_heads": 5, "num_key_value_heads": 5, "rope_theta": 1000.0, "sliding_window": 6,
+                     "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}},
     # As transformers 5 names its modules.
     "mixtral_fused": {"model_type": "mixtral", "num_local_experts": 5, "num_experts_per_tok": 3,
                       "tie_word_embeddings": True, "num_hidden_layers": 2,
@@ -207,6 +243,19 @@ CASES = {
     # Rows and documents longer than a chunk of the scan, and no multiple of it.
     "qwen3_5_chunks": QWEN3_5 | {"num_hidden_layers": 2, "full_attention_interval": 2, "linear_key_head_dim": 3,
                                  "linear_value_head_dim": 7, "max_position_embeddings": 128},
+    # As many value heads as key heads, and a convolution of two taps.
+    "qwen3_5_heads": QWEN3_5 | {"layer_types": [LINEAR, FULL, LINEAR], "linear_num_value_heads": 3,
+                                "linear_conv_kernel_dim": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
+                                "head_dim": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 100.0,
+                                                                   "partial_rotary_factor": 1.0}},
+    # The keys of Qwen3.5's own files.
+    "qwen3_5_moe_interval": QWEN3_5_MOE | {"num_hidden_layers": 4, "full_attention_interval": 4,
+                                           "attn_output_gate": True, "mamba_ssm_dtype": "float32", "num_experts": 6,
+                                           "num_experts_per_tok": 3, "mtp_num_hidden_layers": 0,
+                                           "tie_word_embeddings": False},
+    "qwen3_5_moe_chunks": QWEN3_5_MOE | {"num_hidden_layers": 2, "full_attention_interval": 2,
+                                         "linear_key_head_dim": 3, "linear_value_head_dim": 7, "num_experts_per_tok": 1,
+                                         "max_position_embeddings": 128},
     "qwen3_5_moe_fused": QWEN3_5_MOE | {"full_attention_interval": 2, "output_router_logits": False,
                                         "router_aux_loss_coef": 0.001},
     "qwen3_5_moe_experts": QWEN3_5_MOE | {"num_hidden_layers": 2, "layer_types": [LINEAR, FULL],
@@ -267,7 +316,7 @@ CASES = {
                                 "quantization_config": {"quant_method": "mxfp4"}},
 }
 FUSED = {"mixtral_fused", "deepseek_v3_fused", "glm4_moe_fused", "minimax_m2_fused", "qwen3_next_fused", "qwen3_5_moe_fused",
-         "nemotron_h_fused"}
+         "nemotron_h_fused", "qwen3_moe_fused"}
 FUSED |= {case for case in CASES if case.startswith("gpt_oss")}
 ADAMW = {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-5, "weight_decay": 0.1, "max_grad_norm": 1.0}
 STEPS = 10
@@ -413,7 +462,7 @@ def write(folder, case):
     model_class = {"gemma3_text": "Gemma3", "smollm3": "SmolLM3", "deepseek_v3": "DeepseekV3", "kimi_k2": "DeepseekV3",
                    "glm4_moe": "Glm4Moe", "minimax_m2": "MiniMaxM2",
                    "qwen3_next": "Qwen3Next", "qwen3_5_text": "Qwen3_5", "qwen3_5_moe_text": "Qwen3_5Moe",
-                   "gpt_oss": "GptOss",
+                   "gpt_oss": "GptOss", "qwen3_moe": "Qwen3Moe",
                    "nemotron_h": "NemotronH"}.get(case["model_type"], case["model_type"].title())
     config = SMALL | case | {"architectures": [model_class + "ForCausalLM"], "torch_dtype": "float32"}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
