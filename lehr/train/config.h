@@ -142,6 +142,8 @@ struct DistillationConfig {
   void check_run(Problems& problems, const TrainingConfig& training) const;
 };
 
+struct ValidationConfig;
+
 /// The section [checkpoint].
 struct CheckpointConfig {
   bool enable = true;
