@@ -40,8 +40,8 @@ QWEN3_5_MOE = QWEN3_5 | {"model_type": "qwen3_5_moe_text", "num_experts": 4, "nu
 # The keys of MiniMax M2's own files, of which the class reads rotary_dim only.
 MINIMAX = {"model_type": "minimax_m2", "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8,
            "rope_theta": 1000, "rotary_dim": 4, "scoring_func": "sigmoid", "use_routing_bias": True,
-           "use_qk_norm": True, "qk_norm_type": "per_layer", "shared_intermediate_size": 0, "use_mtp": True,
-           "num_mtp_modules": 3, "mtp_transformer_layers": 1, "bos_token_id": 1, "eos_token_id": 2}
+           "use_qk_norm": True, "qk_norm_type": "per_layer", "shared_intermediate_size": 0, "num_mtp_modules": 3,
+           "mtp_transformer_layers": 1, "bos_token_id": 1, "eos_token_id": 2}
 # The keys of Nemotron-H's own files.
 NEMOTRON = {"model_type": "nemotron_h", "head_dim": 8, "mamba_num_heads": 6, "mamba_head_dim": 4, "n_groups": 2,
             "ssm_state_size": 5, "conv_kernel": 4, "expand": 2, "chunk_size": 16, "use_conv_bias": True,
