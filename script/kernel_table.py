@@ -114,16 +114,20 @@ BODIES = {
     **{f"ConvBackward, {taps} taps": Body(256, lambda s, taps=taps: 16 // taps,
         lambda s, a, taps=taps: 3 * s + parts(taps, CONV_BLOCK), lambda s, a: 3 * s,
         "reads x and dy, writes dx, and per block of tokens a part of the weight's gradient; a run also reads the tokens "
-        "around it, which are in cache", lambda s, a: 64 * 16 * 4) for taps in (4, 16)},
+        "around it, which are in cache; with a bias also a part of the bias's gradient",
+        lambda s, a, taps=taps: (64 * 16 + 256 * (16 // taps)) * 4) for taps in (4, 16)},
     "DeltaDecaysOfChunk": Body(64, lambda s: 1, lambda s, a: 32, lambda s, a: 32,
         "per token and value head: reads decay and beta, writes five numbers", lambda s, a: 4 * CHUNK * 4),
     "DeltaTrianglesOfChunk": Body(64, lambda s: CHUNK, lambda s, a: 8 / GROUP + 12, lambda s, a: 8 / GROUP + 12,
-        "per element of a chunk's matrices: reads two products of its key head, writes three matrices",
+        "per element of a chunk's matrices: reads two products of its key head, writes three matrices (without corrections "
+        "one of each)",
         lambda s, a: (CHUNK * (CHUNK - 1) // 2 + 4 * CHUNK) * 4),
     "DeltaScanColumns": Body(256, lambda s: 4 * 32 / 256, lambda s, a: 16 + 4 * HEAD / CHUNK, lambda s, a: 16 + 4 * HEAD
         / CHUNK, "per element of the values: reads and writes a correction and, shared by the elements of a token, two "
         "rows of keys, of which the blocks of the head's other columns find a copy in the L2 cache; writes the states "
         "before chunks", lambda s, a: (2 * 4 * HEAD + 4 * 32 * 9) * 4),
+    "DeltaStatePassing": Body(256, lambda s: 4, lambda s, a: 8, lambda s, a: 8,
+        "per element of a state and chunk: reads the chunk's sum, writes the state before it"),
     "DeltaTrianglesBackwardOfChunk": Body(64, lambda s: CHUNK, lambda s, a: 8 + 16 / GROUP, lambda s, a: 8 + 16 / GROUP,
         "per element of a chunk's matrices: reads two gradients of its value head and two products of its key head, "
         "writes two gradients of its key head, which stay in cache for the sum over value heads",

@@ -152,6 +152,10 @@ GATED_DELTA_NET = {"name": "qwen3_next", "args": {
     "mlp_only_layers": [0, 1, 2, 3], "linear_num_key_heads": 2, "linear_key_head_dim": 32, "linear_num_value_heads": 4,
     "linear_value_head_dim": 32}}
 
+# Mamba-2 in two of four layers, as in recipe/mamba2.toml.
+MAMBA2 = {"name": "nemotron_h", "args": {
+    "hybrid_override_pattern": "MM*-", "mamba_num_heads": 4, "mamba_head_dim": 64, "n_groups": 2, "ssm_state_size": 32}}
+
 # Name, MoE, sections, largest relative difference of the losses from the CPU's, and its reason.
 COMPARED = [
     ("float32", False, {}, 1e-3, "another order of sums, 20 steps of an optimizer that divides by small numbers"),
@@ -159,6 +163,7 @@ COMPARED = [
     ("deterministic", False, {"debug": {"deterministic": True}}, 1e-3, "as float32"),
     ("moe", True, {}, 1e-2, "near ties route a token to another expert"),
     ("gated_delta_net", False, {"model": GATED_DELTA_NET}, 1e-3, "as float32"),
+    ("mamba2", False, {"model": MAMBA2}, 1e-3, "as float32"),
 ]
 
 

@@ -103,6 +103,60 @@ TEST_P(CausalConvCuda, LeavesFrozenInputsWithoutGradient) {
   }
 }
 
+// With tokens before the rows and without, each gradient alone and all but the bias's; a part of a thread's channels,
+// whole ones and several blocks of them; several blocks of tokens, and no tokens.
+TEST_P(CausalConvCuda, AddsABias) {
+  const at::Tensor lengths = lengths_of({0, 5, 139, 140, 141, 280});
+  const auto with = [&](auto conv, bool continues, const at::Tensor& borders) -> Operator {
+    return [=](const Tensors& in) -> Tensors {
+      const at::Tensor own = borders.defined() ? borders.to(in[0].device()) : borders;
+      return {conv(in[0], in[1], own, continues ? in[2] : at::Tensor(), in[3])};
+    };
+  };
+  for (const auto type : kKernelTypes) {
+    for (const int64_t channels : {5, 16, 300}) {
+      for (const int64_t width : {4, 6}) {
+        const Tensors inputs{
+            random_tensor({2, 140, channels}, type),
+            random_tensor({channels, 1, width}, type),
+            random_tensor({2, width - 1, channels}, type),
+            random_tensor({channels}, type)};
+        const std::string what = std::to_string(channels) + " channels, width " + std::to_string(width);
+        expect_equal(what, with(causal_conv, true, lengths), with(reference::causal_conv, true, lengths), inputs);
+        expect_equal(
+            what + ", from zeros",
+            with(causal_conv, false, {}),
+            with(reference::causal_conv, false, {}),
+            inputs,
+            {false, false, true, false});
+      }
+    }
+    const Tensors few{
+        random_tensor({1, 9, 8}, type),
+        random_tensor({8, 1, 4}, type),
+        random_tensor({1, 3, 8}, type),
+        random_tensor({8}, type)};
+    for (size_t only = 0; only < 4; ++only) {
+      std::vector<bool> is_frozen(4, true);
+      is_frozen[only] = false;
+      expect_equal(
+          "only " + std::to_string(only),
+          with(causal_conv, true, {}),
+          with(reference::causal_conv, true, {}),
+          few,
+          is_frozen);
+    }
+    expect_equal(
+        "frozen bias",
+        with(causal_conv, true, {}),
+        with(reference::causal_conv, true, {}),
+        few,
+        {false, false, false, true});
+    const Tensors none{random_tensor({0, 9, 8}, type), few[1], random_tensor({0, 3, 8}, type), few[3]};
+    expect_equal("no rows", with(causal_conv, true, {}), with(reference::causal_conv, true, {}), none);
+  }
+}
+
 TEST_P(CausalConvCuda, AcceptsUnalignedAndEmptyTensors) {
   for (const auto type : kKernelTypes) {
     const at::Tensor weight = random_tensor({16, 1, 4}, type);

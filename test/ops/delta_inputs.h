@@ -6,6 +6,12 @@
 
 namespace lehr::ops::test {
 
+inline constexpr StateUpdate kUpdates[] = {StateUpdate::correct, StateUpdate::add};
+
+inline std::string name_of(StateUpdate update) {
+  return update == StateUpdate::correct ? " correct" : " add";
+}
+
 struct DeltaSizes {
   int64_t rows, tokens, key_heads, value_heads, size, value_size;
 };

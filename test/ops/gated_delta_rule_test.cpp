@@ -10,12 +10,6 @@
 namespace lehr::ops::test {
 namespace {
 
-constexpr StateUpdate kUpdates[] = {StateUpdate::correct, StateUpdate::add};
-
-std::string name_of(StateUpdate update) {
-  return update == StateUpdate::correct ? " correct" : " add";
-}
-
 void expect_equal_to_recurrence(
     const std::string& what, const Tensors& inputs, const at::Tensor& lengths, bool with_state, StateUpdate update) {
   const auto run = [&](auto rule) -> Operator {

@@ -52,11 +52,16 @@ ConvCall<T> call_of(
 
 template <class T>
 cuda::ConvInput<T> input_of(
-    const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumulative_lengths, const at::Tensor& before) {
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
+    const at::Tensor& cumulative_lengths,
+    const at::Tensor& before) {
   return {
       .x = elements<T>(x),
       .before = elements<T>(before),
       .weight = elements<T>(weight),
+      .bias = elements<T>(bias),
       .cumulative_lengths = elements<int32_t>(cumulative_lengths),
       .borders = cumulative_lengths.defined() ? cumulative_lengths.numel() : 0,
       .rows = x.size(0),
@@ -75,10 +80,10 @@ at::Tensor forward_of(
   const at::Tensor y = at::empty_like(x);
   report_pointwise({x, y});
   if (cuda::supports(x)) {
-    cuda::check_devices("causal_conv", {x, weight, sequences, before});
+    cuda::check_devices("causal_conv", {x, weight, bias, sequences, before});
     cuda::run<ConvLaunches>("causal_conv", x, [&](auto element, const auto& kernels) {
       using T = decltype(element);
-      return kernels.forward(input_of<T>(x, weight, sequences, before), elements<T>(y));
+      return kernels.forward(input_of<T>(x, weight, bias, sequences, before), elements<T>(y));
     });
     return y;
   }
@@ -98,6 +103,7 @@ variable_list backward_on_gpu(
     const at::Tensor& dy,
     const at::Tensor& x,
     const at::Tensor& weight,
+    const at::Tensor& bias,
     const at::Tensor& cumulative_lengths,
     const at::Tensor& before,
     cpu::GradMask want) {
@@ -105,26 +111,30 @@ variable_list backward_on_gpu(
   const at::Tensor dbefore = !before.defined() ? before
                              : x.numel() > 0   ? at::empty_like(before)
                                                : at::zeros_like(before);
-  const int64_t size = (weight.numel() + 3) / 4 * 4;
-  at::Tensor parts, dweight;
+  const int64_t biases = bias.defined() ? bias.numel() : 0, size = (weight.numel() + biases + 3) / 4 * 4;
+  at::Tensor parts, sums;  // the gradients of the weight and then of the bias
   report_pointwise({dy, x, dx});
   cuda::run<ConvLaunches>("causal_conv_backward", x, [&](auto element, const auto& kernels) {
     using T = decltype(element);
-    const auto input = input_of<T>(x, weight, cumulative_lengths, before);
+    const auto input = input_of<T>(x, weight, bias, cumulative_lengths, before);
     const int64_t blocks = input.rows * input.token_blocks();
-    if (want.weight) {
+    if (want.weight || bias.defined()) {
       parts = at::empty({blocks, size}, x.options().dtype(at::kFloat));
-      dweight = blocks > 0 ? at::empty({size}, x.options()) : at::zeros({size}, x.options());
+      sums = blocks > 0 ? at::empty({size}, x.options()) : at::zeros({size}, x.options());
     }
     return kernels.backward(
         input,
         elements<T>(dy),
         elements<T>(dx),
         elements<T>(dbefore),
-        {elements<float>(parts), blocks, elements<T>(dweight)},
+        {elements<float>(parts), blocks, elements<T>(sums)},
         size);
   });
-  return {dx, want.weight ? dweight.narrow(0, 0, weight.numel()).view(weight.sizes()) : dweight, at::Tensor(), dbefore};
+  return {
+      dx,
+      want.weight ? sums.narrow(0, 0, weight.numel()).view(weight.sizes()) : at::Tensor(),
+      bias.defined() ? sums.narrow(0, weight.numel(), biases).clone() : at::Tensor(),
+      dbefore};
 }
 
 // Returns the gradients of x, the weight, the bias and the tokens before the rows; undefined if there are none, as
@@ -138,7 +148,7 @@ variable_list backward_of(
     const at::Tensor& before,
     cpu::GradMask want) {
   if (cuda::supports(x)) {
-    return backward_on_gpu(dy, x, weight, sequences, before, want);
+    return backward_on_gpu(dy, x, weight, bias, sequences, before, want);
   }
   const at::Tensor dx = want.x ? at::empty_like(x) : at::Tensor();
   const at::Tensor rows = rows_of(weight), shift = wide_bias(bias);
@@ -287,8 +297,7 @@ at::Tensor causal_conv(
     const at::Tensor& bias) {
   const OperatorScope scope(OperatorKind::attention, "lehr::causal_conv");
   check(x, weight, cumulative_lengths, before, bias);
-  // The CUDA kernels have no bias.
-  if (!supports(x) || (cuda::supports(x) && bias.defined())) {
+  if (!supports(x)) {
     return reference::causal_conv(x, weight, cumulative_lengths, before, bias);
   }
   const int64_t width = weight.size(2), known = before.defined() ? width - 1 : 0;
@@ -298,14 +307,15 @@ at::Tensor causal_conv(
                             : earlier_taps(cumulative_lengths, x.size(0), x.size(1), width, known);
   }
   const at::Tensor tail = known > 0 ? before.contiguous() : at::Tensor();
+  const at::Tensor shift = bias.defined() ? bias.contiguous() : bias;
   if (will_differentiate(x, weight) || (tail.defined() && will_differentiate(tail)) ||
       (bias.defined() && will_differentiate(bias))) {
     const auto given = [](const at::Tensor& tensor) { return tensor.defined() ? std::optional(tensor) : std::nullopt; };
     return recomputable(
-        CausalConvFunction::apply(x.contiguous(), weight.contiguous(), given(bias), given(sequences), given(tail)),
+        CausalConvFunction::apply(x.contiguous(), weight.contiguous(), given(shift), given(sequences), given(tail)),
         CausalConvFunction::recompute);
   }
-  return forward_of(x.contiguous(), weight.contiguous(), bias, sequences, tail);
+  return forward_of(x.contiguous(), weight.contiguous(), shift, sequences, tail);
 }
 
 }  // namespace lehr::ops

@@ -76,6 +76,10 @@ struct ConvThread {
       }
     }
   }
+  /// Read for every token, since registers are full; it is in the L1 cache.
+  LEHR_HOST_DEVICE Channels read_bias() const {
+    return in.bias != nullptr ? read_few<kChannels>(in.bias, channel, in.channels, /*packed=*/false) : Channels{};
+  }
 };
 
 /// The last tokens of a thread, x[j] the one j before the current one.
@@ -107,8 +111,9 @@ struct ConvWindow {
     return continues || at - begin > most ? most : at - begin;
   }
 
-  LEHR_HOST_DEVICE Channels sum(const Channels (&weight)[kTaps], int64_t seen) const {
-    Channels total = {};
+  LEHR_HOST_DEVICE Channels
+  sum(const ConvThread<T, kTaps>& thread, const Channels (&weight)[kTaps], int64_t seen) const {
+    Channels total = thread.read_bias();
 #pragma unroll
     for (int j = 0; j < kTaps; ++j) {
 #pragma unroll
@@ -145,7 +150,7 @@ struct ConvForward {
     ConvWindow<T, kTaps> window(thread);
     for (int64_t at = thread.first; at < thread.last; ++at) {
       const int64_t seen = window.advance(thread, at, thread.read(input.x, at));
-      typename Thread::Channels sum = window.sum(weight, seen);
+      typename Thread::Channels sum = window.sum(thread, weight, seen);
 #pragma unroll
       for (int i = 0; i < Thread::kChannels; ++i) {
         sum.at[i] /= exponential(-sum.at[i]) + 1;
@@ -161,7 +166,9 @@ template <class T, int kTaps>
 struct ConvBackward {
   using Thread = ConvThread<T, kTaps>;
   using Channels = typename Thread::Channels;
-  static constexpr int64_t kScratch = kConvLanes * kAllTaps * static_cast<int64_t>(sizeof(float));
+  static constexpr int64_t kTotals = kConvLanes * kAllTaps;
+  static constexpr int64_t kScratch =
+      (kTotals + kConvThreads * Thread::kChannels) * static_cast<int64_t>(sizeof(float));
 
   ConvInput<T> input;
   const T* dy;
@@ -175,14 +182,19 @@ struct ConvBackward {
   LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
     const Thread thread(input, packed, group, index);
     Channels dweight[kTaps] = {};
+    float* const total = static_cast<float*>(group.scratch());  // (taps, channels of a thread, lanes)
+    float* const dbias = total + kTotals + group.rank();        // (channels of a thread, threads), of this thread
+#pragma unroll
+    for (int i = 0; i < Thread::kChannels; ++i) {
+      dbias[i * kConvThreads] = 0;
+    }
     if (thread.first < thread.last) {
-      process(thread, dweight);
+      process(thread, dweight, dbias);
     }
     if (parts == nullptr) {
       return;
     }
-    float* const total = static_cast<float*>(group.scratch());  // (taps, channels of a thread, lanes)
-    for (int run = 0; run < kConvRuns; ++run) {                 // the order of sums is that of tokens
+    for (int run = 0; run < kConvRuns; ++run) {  // the order of sums is that of tokens
       if (run == thread.run) {
 #pragma unroll
         for (int j = 0; j < kTaps; ++j) {
@@ -198,10 +210,24 @@ struct ConvBackward {
       }
       group.sync();
     }
+    if (input.bias != nullptr && thread.run == 0) {
+      write_dbias(thread, dbias);
+    }
   }
 
  private:
-  LEHR_HOST_DEVICE void process(const Thread& thread, Channels (&dweight)[kTaps]) const {
+  LEHR_HOST_DEVICE void write_dbias(const Thread& thread, const float* dbias) const {
+    for (int i = 0; i < Thread::kChannels && thread.channel + i < input.channels; ++i) {
+      float sum = 0;
+      for (int run = 0; run < kConvRuns; ++run) {
+        sum += dbias[i * kConvThreads + run * kConvLanes];
+      }
+      parts[thread.block * weight_size + input.channels * input.width + thread.channel + i] = sum;
+    }
+  }
+
+  /// `dbias` is in shared memory, since registers are full.
+  LEHR_HOST_DEVICE void process(const Thread& thread, Channels (&dweight)[kTaps], float* dbias) const {
     Channels weight[kTaps];
     thread.read_weights(weight);
     ConvWindow<T, kTaps> window(thread);
@@ -212,7 +238,7 @@ struct ConvBackward {
       if (at < input.row_tokens) {
         const Channels incoming = thread.read(dy, at);
         const int64_t seen = window.advance(thread, at, thread.read(input.x, at));
-        const Channels sum = window.sum(weight, seen);
+        const Channels sum = window.sum(thread, weight, seen);
 #pragma unroll
         for (int i = 0; i < Thread::kChannels; ++i) {
           const float sigmoid = 1 / (exponential(-sum.at[i]) + 1);
@@ -221,6 +247,9 @@ struct ConvBackward {
           for (int j = 0; j < kTaps; ++j) {
             ring[j].at[i] += j <= seen ? weight[j].at[i] * dsum : 0;
             dweight[j].at[i] += j <= seen && at < thread.last ? window.x[j].at[i] * dsum : 0;
+          }
+          if (input.bias != nullptr && at < thread.last) {
+            dbias[i * kConvThreads] += dsum;
           }
         }
       }

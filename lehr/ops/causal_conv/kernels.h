@@ -50,6 +50,7 @@ struct ConvInput {
   const T* x;
   const T* before;                    ///< (rows, width - 1, channels): the tokens before each row; null for zeros.
   const T* weight;                    ///< (channels, width); the last column is that of the token itself.
+  const T* bias;                      ///< (channels); null for zero.
   const int32_t* cumulative_lengths;  ///< Those of the sequences of all rows; null if each row is one sequence.
   int64_t borders;                    ///< Number of cumulative lengths.
   int64_t rows, row_tokens, channels, width;
@@ -64,10 +65,11 @@ struct ConvInput {
 template <class T>
 struct ConvLaunches {
   static constexpr cuda::KernelId kId = {
-      .name = "causal_conv", .element = sizeof(T), .version = 1, .layout = sizeof(cuda::ConvInput<T>)};
+      .name = "causal_conv", .element = sizeof(T), .version = 2, .layout = sizeof(cuda::ConvInput<T>)};
   cuda::Status (*forward)(const cuda::ConvInput<T>& input, T* y);
   /// dx and dbefore may be null. `dweight` has rows * token_blocks() parts (null if not requested) of `weight_size`
-  /// elements, a multiple of 4: the channels * width elements of weight, and padding. Its sum has as many.
+  /// elements, a multiple of 4: the channels * width elements of weight, the channels of bias if there is one, and
+  /// padding. Its sum has as many.
   cuda::Status (*backward)(
       const cuda::ConvInput<T>& input,
       const T* dy,

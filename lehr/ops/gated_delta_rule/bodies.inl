@@ -101,9 +101,12 @@ struct DeltaTrianglesOfChunk {
       if (to.mix != nullptr) {
         to.mix[square + at] = related ? to.qk[key + at] * decay : 0;
       }
-      if (row > column) {
+      if (row > column && to.inverse != nullptr) {
         lower[row * (row - 1) / 2 + column] = related ? betas[row] * to.kk[key + at] * decay : 0;
       }
+    }
+    if (to.inverse == nullptr) {
+      return;
     }
     group.sync();
     const float weight = -beta * decays.from_begin[first + column];
@@ -165,12 +168,13 @@ struct DeltaTrianglesBackwardOfChunk {
     if (row == column) {
       return {.dqk = dmix};
     }
+    const float through_mix = dmix * call.qk[key + at];
+    if (call.outer == nullptr) {
+      return {.dqk = dmix, .through_decay = through_mix};
+    }
     const float dsystem = -call.outer[square + at] * decay, kk = call.kk[key + at], beta = shared.betas[row];
     return {
-        .dqk = dmix,
-        .dkk = dsystem * beta,
-        .dbeta = dsystem * kk,
-        .through_decay = dmix * call.qk[key + at] + dsystem * beta * kk};
+        .dqk = dmix, .dkk = dsystem * beta, .dbeta = dsystem * kk, .through_decay = through_mix + dsystem * beta * kk};
   }
 
   template <class Group>
@@ -194,7 +198,9 @@ struct DeltaTrianglesBackwardOfChunk {
       const Element at = element(shared, key, square, row, token);
       const int64_t to = key + row * kChunk + token;
       call.dqk[to] = at.dqk + (first ? 0 : call.dqk[to]);
-      call.dkk[to] = at.dkk + (first ? 0 : call.dkk[to]);
+      if (call.dkk != nullptr) {
+        call.dkk[to] = at.dkk + (first ? 0 : call.dkk[to]);
+      }
       dsum -= at.through_decay;
     }
     shared.dsums[token] = dsum;

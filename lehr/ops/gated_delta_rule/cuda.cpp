@@ -6,6 +6,9 @@
 // for the scan over chunks, which is one launch (DeltaScan). In backward, the gradient of the state goes through the
 // same scan in reverse order, with w and k in each other's place.
 //
+// Without corrections (StateUpdate::add) D = beta value, so the scan has no products: the terms that chunks add to the
+// state are a batched matmul before it, and the gradient of D through the next state is one after it.
+//
 // Chunks are cut by position, because the host does not know where documents begin: a chunk may have tokens of several,
 // and factors of zero keep them apart (DeltaDecays).
 #include "lehr/ops/gated_delta_rule/cuda.h"
@@ -16,12 +19,12 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "lehr/meter/operation_meter.h"
 #include "lehr/ops/device.h"
 #include "lehr/ops/gated_delta_rule/launches.h"
+#include "lehr/ops/gated_delta_rule/parts.h"
 
 namespace lehr::ops::cuda {
 
@@ -57,69 +60,57 @@ at::Tensor padded(const at::Tensor& x) {
   return more == 0 ? x : at::constant_pad_nd(x, pad);
 }
 
-// The rows and key heads of one pass. `in` has the padded inputs of all.
-struct Part {
-  const GatedDeltaInputs& in;
-  DeltaLayout layout;
-
-  at::Tensor rows_of(const at::Tensor& x) const { return x.narrow(0, layout.first_row, layout.rows); }
-  // Views (rows, heads, chunks, C, K) and (rows, heads, chunks, group, C, V) of tensors like keys and values.
-  at::Tensor keys_of(const at::Tensor& x) const {
-    const at::Tensor own = rows_of(x).narrow(2, layout.first_head, layout.heads);
-    return own.unflatten(1, {layout.chunks, kDeltaChunk}).permute({0, 3, 1, 2, 4});
-  }
-  at::Tensor values_of(const at::Tensor& x) const {
-    const at::Tensor own = rows_of(x).narrow(2, layout.first_head * layout.group, layout.heads * layout.group);
-    return own.unflatten(2, {layout.heads, layout.group})
-        .unflatten(1, {layout.chunks, kDeltaChunk})
-        .permute({0, 3, 1, 4, 2, 5});
-  }
-  // A view (rows, heads group, K, V) of a tensor of states.
-  at::Tensor states_of(const at::Tensor& x) const {
-    return rows_of(x).narrow(1, layout.first_head * layout.group, layout.heads * layout.group);
-  }
-  at::TensorOptions options() const { return in.decay.options(); }
-  int64_t size() const { return in.query.size(3); }
-  int64_t value_size() const { return in.value.size(3); }
-  // Chunks of all value heads: N.
-  int64_t count() const { return layout.rows * layout.heads * layout.chunks * layout.group; }
-};
-
 // A contiguous copy in float32, with the leading dimensions flattened.
-at::Tensor chunks_of(const at::Tensor& view, const Part& part) {
+at::Tensor chunks_of(const at::Tensor& view, const DeltaPart& part) {
   at::Tensor copy = at::empty(view.sizes(), part.options());
   copy.copy_(view);
   return copy.flatten(0, -3);
 }
 
-// Rows scaled to a length, and the inverse of their norms.
-struct Normed {
+// Queries or keys in float32. With corrections they are scaled to a length.
+struct Rows {
   at::Tensor x;        // (rows heads chunks, C, K)
-  at::Tensor inverse;  // (rows heads chunks, C, 1)
+  at::Tensor inverse;  // of their norms, (rows heads chunks, C, 1); undefined if they are not normed
   double length;
-  Normed(const at::Tensor& given, double of_length) : x(given), length(of_length) {
-    inverse = x.square().sum(-1, /*keepdim=*/true).add_(1e-6).rsqrt_();
-    x.mul_(inverse).mul_(length);
+  Rows(const at::Tensor& given, bool normed, double of_length) : x(given), length(of_length) {
+    if (normed) {
+      inverse = x.square().sum(-1, /*keepdim=*/true).add_(1e-6).rsqrt_();
+      x.mul_(inverse).mul_(length);
+    }
   }
   // Writes the gradient of the rows before the norm, which is (length / norm) (d - u (u . d)) with u = x / length.
   void backward(const at::Tensor& dx, const at::Tensor& to) const {
+    if (!inverse.defined()) {
+      to.copy_(dx.view(to.sizes()));
+      return;
+    }
     const at::Tensor along = (x * dx).sum(-1, /*keepdim=*/true).div_(length * length);
     to.copy_((dx - x * along).mul_(inverse).mul_(length).view(to.sizes()));
   }
 };
 
-// What both passes need of the chunks. Tensors of value heads begin with N, those of key heads with N / group.
-struct Chunks {
-  const Part& part;
-  Normed query, key;
-  at::Tensor sum, from_begin, to_end, beta, begin;  // DeltaDecays
-  at::Tensor kk, qk, inverse, weights, mix;         // DeltaTriangles
-  at::Tensor offset, through, key_to_end;           // u (N, C, V), w and F k (N, C, K)
+// The results of a scan: of forward, or in reverse their gradients.
+struct Scanned {
+  at::Tensor corrections = {};  // D, (N, C, V); undefined if no outputs follow
+  at::Tensor states = {};  // before each chunk, or their gradients after it, (N, K, V); undefined if no outputs follow
+  at::Tensor last = {};    // (rows, heads group, K, V): the final state of each row, or the gradient of the initial one
+};
 
-  Chunks(const Part& of, bool with_output)
+// What forward and backward need of the chunks. Tensors of value heads begin with N, those of key heads with N / group.
+struct Chunks {
+  const DeltaPart& part;
+  bool corrects;
+  Rows query, key;
+  at::Tensor sum, from_begin, to_end, beta, begin;  // DeltaDecays
+  at::Tensor qk, mix;                               // DeltaTriangles; undefined without outputs
+  at::Tensor kk, inverse, through;                  // DeltaTriangles and w (N, C, K); undefined without corrections
+  at::Tensor offset, key_to_end;                    // u (N, C, V), or D without corrections; F k (N, C, K)
+
+  Chunks(const DeltaPart& of, bool with_output)
       : part(of),
-        query(chunks_of(part.keys_of(part.in.query), part), 1 / std::sqrt(static_cast<double>(part.size()))),
-        key(chunks_of(part.keys_of(part.in.key), part), 1) {
+        corrects(of.corrects()),
+        query(chunks_of(part.keys_of(part.in.query), part), corrects, 1 / std::sqrt(static_cast<double>(part.size()))),
+        key(chunks_of(part.keys_of(part.in.key), part), corrects, 1) {
     const int64_t count = part.count();
     sum = at::empty({count, kDeltaChunk}, part.options().dtype(at::kDouble));
     for (at::Tensor* tensor : {&from_begin, &to_end, &beta}) {
@@ -129,11 +120,21 @@ struct Chunks {
     launch("gated_delta_rule decays", sum, [&](const DeltaLaunches& kernels) {
       return kernels.decays(part.layout, elements<float>(part.in.decay), elements<float>(part.in.beta), decays());
     });
-    kk = times_transposed(key.x, key.x);
+    if (corrects || with_output) {
+      compute_triangles(with_output);
+    }
+    offset = chunks_of(part.values_of(part.in.value), part).mul_(beta.unsqueeze(-1));
+    offset = corrects ? at::bmm(inverse, offset) : offset;
+    key_to_end = scaled(key.x, to_end);
+  }
+
+  void compute_triangles(bool with_output) {
+    const auto triangle = [&] { return at::empty({part.count(), kDeltaChunk, kDeltaChunk}, part.options()); };
     qk = with_output ? times_transposed(query.x, key.x) : at::Tensor();
-    inverse = at::empty({count, kDeltaChunk, kDeltaChunk}, part.options());
-    weights = at::empty_like(inverse);
-    mix = with_output ? at::empty_like(inverse) : at::Tensor();
+    mix = with_output ? triangle() : at::Tensor();
+    kk = corrects ? times_transposed(key.x, key.x) : at::Tensor();
+    inverse = corrects ? triangle() : at::Tensor();
+    const at::Tensor weights = corrects ? triangle() : at::Tensor();
     launch("gated_delta_rule triangles", sum, [&](const DeltaLaunches& kernels) {
       return kernels.triangles(
           part.layout,
@@ -144,11 +145,10 @@ struct Chunks {
            .weights = elements<float>(weights),
            .mix = elements<float>(mix)});
     });
-    const int64_t stacked = part.layout.group * kDeltaChunk;
-    through = at::bmm(weights.view({-1, stacked, kDeltaChunk}), key.x).view({count, kDeltaChunk, part.size()});
-    weights.reset();
-    offset = at::bmm(inverse, chunks_of(part.values_of(part.in.value), part).mul_(beta.unsqueeze(-1)));
-    key_to_end = scaled(key.x, to_end);
+    if (corrects) {
+      const int64_t stacked = part.layout.group * kDeltaChunk;
+      through = at::bmm(weights.view({-1, stacked, kDeltaChunk}), key.x).view({part.count(), kDeltaChunk, part.size()});
+    }
   }
 
   DeltaDecays decays() const {
@@ -170,7 +170,9 @@ struct Chunks {
     return at::empty({layout.rows, layout.heads * layout.group, part.size(), part.value_size()}, part.options());
   }
   void scan(const DeltaScan& call) const {
-    report_attention(4.0 * static_cast<double>(part.count() * kDeltaChunk * part.size() * part.value_size()));
+    if (corrects) {
+      report_attention(4.0 * static_cast<double>(part.count() * kDeltaChunk * part.size() * part.value_size()));
+    }
     launch("gated_delta_rule scan", sum, [&](const DeltaLaunches& kernels) {
       DeltaScan whole = call;
       whole.from_begin = elements<float>(from_begin);
@@ -179,20 +181,53 @@ struct Chunks {
       return kernels.scan(part.layout, whole);
     });
   }
-  // Computes the corrections D and, if requested, the state before each chunk. Returns the final state of each row.
-  at::Tensor forward(const at::Tensor& states, const at::Tensor& corrections) const {
+  Scanned forward(bool with_output) const {
     const at::Tensor& initial = part.in.initial_state;
     const at::Tensor start = initial.defined() ? part.states_of(initial).contiguous() : initial;
-    at::Tensor last = final_states();
-    scan(
-        {.left = elements<float>(through),
-         .right = elements<float>(key_to_end),
-         .offset = elements<float>(offset),
-         .start = elements<float>(start),
-         .states = elements<float>(states),
-         .x = elements<float>(corrections),
-         .last = elements<float>(last)});
-    return last;
+    Scanned result{.last = final_states()};
+    DeltaScan call{.start = elements<float>(start), .last = elements<float>(result.last)};
+    at::Tensor added;
+    if (corrects) {
+      result.corrections = with_output ? at::empty_like(offset) : at::Tensor();
+      result.states = with_output ? states() : at::Tensor();
+      call.left = elements<float>(through);
+      call.right = elements<float>(key_to_end);
+      call.offset = elements<float>(offset);
+      call.x = elements<float>(result.corrections);
+    } else {
+      added = transposed_times(key_to_end, offset);
+      result.corrections = offset;
+      result.states = with_output ? added : at::Tensor();
+      call.added = elements<float>(added);
+    }
+    call.states = elements<float>(result.states);
+    scan(call);
+    return result;
+  }
+  // Needs outputs. `dlast` may be undefined: zero.
+  Scanned backward(const at::Tensor& doutput, const at::Tensor& dlast) const {
+    const at::Tensor from_outputs = transposed_times(mix, doutput);  // of D
+    Scanned result{
+        .corrections = corrects ? at::empty_like(from_outputs) : from_outputs,
+        .states = transposed_times(scaled(query.x, from_begin), doutput),
+        .last = final_states()};
+    DeltaScan call{
+        .start = elements<float>(dlast),
+        .states = elements<float>(result.states),
+        .last = elements<float>(result.last),
+        .reverse = true,
+        .added = elements<float>(result.states)};
+    if (corrects) {
+      call.left = elements<float>(key_to_end);
+      call.right = elements<float>(through);
+      call.offset = elements<float>(from_outputs);
+      call.x = elements<float>(result.corrections);
+    }
+    scan(call);
+    if (!corrects) {
+      result.corrections.baddbmm_(key_to_end, result.states);
+    }
+    return result;
   }
 };
 
@@ -200,15 +235,14 @@ struct Results {
   at::Tensor output, final_state;
 };
 
-void forward_of(const Part& part, const Results& results) {
+void forward_of(const DeltaPart& part, const Results& results) {
   const bool with_output = results.output.defined();
   const Chunks chunks(part, with_output);
-  const at::Tensor states = with_output ? chunks.states() : at::Tensor();
-  const at::Tensor corrections = with_output ? at::empty_like(chunks.offset) : at::Tensor();
-  part.states_of(results.final_state).copy_(chunks.forward(states, corrections));
+  const Scanned scanned = chunks.forward(with_output);
+  part.states_of(results.final_state).copy_(scanned.last);
   if (with_output) {
-    at::Tensor output = at::bmm(chunks.scaled(chunks.query.x, chunks.from_begin), states);  // E q S
-    output.baddbmm_(chunks.mix, corrections);
+    at::Tensor output = at::bmm(chunks.scaled(chunks.query.x, chunks.from_begin), scanned.states);  // E q S
+    output.baddbmm_(chunks.mix, scanned.corrections);
     const at::Tensor to = part.values_of(results.output);
     to.copy_(output.view(to.sizes()));
   }
@@ -216,34 +250,24 @@ void forward_of(const Part& part, const Results& results) {
 
 // The names are those of gradient.inl; `gradients` are padded tensors in the order of the inputs.
 void backward_of(
-    const Part& part, const at::Tensor& given, const at::Tensor& dfinal, const std::vector<at::Tensor>& gradients) {
+    const DeltaPart& part,
+    const at::Tensor& given,
+    const at::Tensor& dfinal,
+    const std::vector<at::Tensor>& gradients) {
+  const bool corrects = part.corrects();
   const Chunks chunks(part, /*with_output=*/true);
-  const at::Tensor states = chunks.states(), corrections = at::empty_like(chunks.offset);
-  chunks.forward(states, corrections);
+  const Scanned scanned = chunks.forward(/*with_output=*/true);
   const at::Tensor doutput = chunks_of(part.values_of(given), part);
-  const at::Tensor query_begin = chunks.scaled(chunks.query.x, chunks.from_begin);  // E q
-  const at::Tensor from_outputs = transposed_times(chunks.mix, doutput);            // of D
-  const at::Tensor dstates = transposed_times(query_begin, doutput);
-  const at::Tensor dcorrections = at::empty_like(corrections), dinitial = chunks.final_states();
   const at::Tensor dlast = dfinal.defined() ? part.states_of(dfinal).contiguous() : dfinal;
-  chunks.scan(
-      {.left = elements<float>(chunks.key_to_end),
-       .right = elements<float>(chunks.through),
-       .offset = elements<float>(from_outputs),
-       .start = elements<float>(dlast),
-       .states = elements<float>(dstates),  // the gradient of the state after each chunk
-       .x = elements<float>(dcorrections),
-       .last = elements<float>(dinitial),
-       .reverse = true,
-       .added = elements<float>(dstates)});
+  const Scanned reversed = chunks.backward(doutput, dlast);
   if (gradients[5].defined()) {
-    part.states_of(gradients[5]).copy_(dinitial);
+    part.states_of(gradients[5]).copy_(reversed.last);
   }
 
+  const at::Tensor &states = scanned.states, &corrections = scanned.corrections, &dstates = reversed.states;
   const at::Tensor begin = chunks.from_begin.unsqueeze(-1), end = chunks.to_end.unsqueeze(-1);
-  const at::Tensor dright = transposed_times(chunks.inverse, dcorrections);
-  const at::Tensor held = at::bmm(chunks.scaled(chunks.key.x, chunks.from_begin), states);  // E k S
-  const at::Tensor wanted = chunks_of(part.values_of(part.in.value), part).sub_(held);
+  const at::Tensor dright = corrects ? transposed_times(chunks.inverse, reversed.corrections) : reversed.corrections;
+  const at::Tensor wanted = chunks_of(part.values_of(part.in.value), part);
   const at::Tensor dwanted = dright * chunks.beta.unsqueeze(-1);
   const at::Tensor dvalue = part.values_of(gradients[2]);
   dvalue.copy_(dwanted.view(dvalue.sizes()));
@@ -251,15 +275,20 @@ void backward_of(
   const auto in_groups = [&](const at::Tensor& x) { return x.view({-1, part.layout.group, kDeltaChunk, part.size()}); };
   const at::Tensor queries = chunks.query.x.unsqueeze(1), keys = chunks.key.x.unsqueeze(1);
   const at::Tensor dquery_begin = in_groups(times_transposed(doutput, states).mul_(begin));
-  const at::Tensor dkey_begin = in_groups(times_transposed(dwanted, states).mul_(begin));
-  const at::Tensor dkey_end = in_groups(times_transposed(corrections, dstates).mul_(end));
-  const at::Tensor through_begin = row_dots(dquery_begin, queries) - row_dots(dkey_begin, keys);
-  const at::Tensor through_end = row_dots(dkey_end, keys);
+  at::Tensor dkey_states = in_groups(times_transposed(corrections, dstates).mul_(end));
+  at::Tensor through_begin = row_dots(dquery_begin, queries);
+  const at::Tensor through_end = row_dots(dkey_states, keys);
   const at::Tensor through_whole = dots(states, dstates).mul_(chunks.from_begin.select(1, kDeltaChunk - 1));
-  const at::Tensor dbeta_direct = row_dots(dright, wanted);
-  const at::Tensor outer = times_transposed(dright, corrections), dmix = times_transposed(doutput, corrections);
-  const at::Tensor dqk = at::empty_like(chunks.qk), dkk = at::empty_like(chunks.kk);
-  launch("gated_delta_rule backward", outer, [&](const DeltaLaunches& kernels) {
+  if (corrects) {
+    wanted.sub_(at::bmm(chunks.scaled(chunks.key.x, chunks.from_begin), states));  // value - E k S
+    const at::Tensor dkey_begin = in_groups(times_transposed(dwanted, states).mul_(begin));
+    through_begin.sub_(row_dots(dkey_begin, keys));
+    dkey_states.sub_(dkey_begin);
+  }
+  const at::Tensor dbeta_direct = row_dots(dright, wanted), dmix = times_transposed(doutput, corrections);
+  const at::Tensor outer = corrects ? times_transposed(dright, corrections) : at::Tensor();
+  const at::Tensor dqk = at::empty_like(chunks.qk), dkk = corrects ? at::empty_like(chunks.kk) : at::Tensor();
+  launch("gated_delta_rule backward", dmix, [&](const DeltaLaunches& kernels) {
     return kernels.backward(
         part.layout,
         chunks.decays(),
@@ -277,10 +306,12 @@ void backward_of(
          .dbeta = elements<float>(gradients[4])});
   });
 
-  at::Tensor dquery = dquery_begin.sum(1), dkey = (dkey_end - dkey_begin).sum(1);
+  at::Tensor dquery = dquery_begin.sum(1), dkey = dkey_states.sum(1);
   dquery.baddbmm_(dqk, chunks.key.x);
   dkey.baddbmm_(dqk.transpose(1, 2), chunks.query.x);
-  dkey.baddbmm_(dkk, chunks.key.x).baddbmm_(dkk.transpose(1, 2), chunks.key.x);
+  if (corrects) {
+    dkey.baddbmm_(dkk, chunks.key.x).baddbmm_(dkk.transpose(1, 2), chunks.key.x);
+  }
   chunks.query.backward(dquery, part.keys_of(gradients[0]));
   chunks.key.backward(dkey, part.keys_of(gradients[1]));
 }
@@ -293,51 +324,24 @@ GatedDeltaInputs padded(const GatedDeltaInputs& in) {
       .decay = padded(in.decay),
       .beta = padded(in.beta),
       .initial_state = in.initial_state,
-      .cumulative_lengths = in.cumulative_lengths};
+      .cumulative_lengths = in.cumulative_lengths,
+      .update = in.update};
 }
 
-// The float32 numbers per token that a value head and a key head need at the same time, about.
-struct Needed {
-  int64_t of_value_head, of_key_head;
-};
-Needed forward_needs(const GatedDeltaInputs& in) {
+DeltaNeeds forward_needs(const GatedDeltaInputs& in) {
   const int64_t size = in.query.size(3), value_size = in.value.size(3), states = size * value_size / kDeltaChunk;
   return {4 * (size + value_size + kDeltaChunk) + states, 4 * size + 3 * kDeltaChunk};
 }
-Needed backward_needs(const GatedDeltaInputs& in) {
+DeltaNeeds backward_needs(const GatedDeltaInputs& in) {
   const int64_t size = in.query.size(3), value_size = in.value.size(3), states = size * value_size / kDeltaChunk;
   return {8 * size + 10 * value_size + 6 * kDeltaChunk + 2 * states, 8 * size + 4 * kDeltaChunk};
 }
 
-// Calls body(part) for parts of the rows and key heads that need about that many bytes each.
-template <class Body>
-void for_parts(const GatedDeltaInputs& in, int64_t tokens, const Needed& needed, double bytes, const Body& body) {
-  const int64_t rows = in.query.size(0), heads = in.query.size(2), group = in.value.size(2) / heads;
-  const auto numbers = static_cast<double>(in.query.size(1) * (needed.of_value_head * group + needed.of_key_head));
-  const auto most = std::max<int64_t>(1, static_cast<int64_t>(bytes / (4 * numbers)));  // heads of rows
-  const int64_t rows_at_once = std::max<int64_t>(1, most / heads), heads_at_once = std::min(most, heads);
-  for (int64_t row = 0; row < rows; row += rows_at_once) {
-    for (int64_t head = 0; head < heads; head += heads_at_once) {
-      body(Part{
-          in,
-          {.rows = std::min(rows_at_once, rows - row),
-           .heads = std::min(heads_at_once, heads - head),
-           .chunks = in.query.size(1) / kDeltaChunk,
-           .group = group,
-           .first_row = row,
-           .first_head = head,
-           .all_heads = heads,
-           .tokens = tokens,
-           .cumulative_lengths = elements<int32_t>(in.cumulative_lengths),
-           .borders = in.cumulative_lengths.defined() ? in.cumulative_lengths.numel() : 0}});
-    }
-  }
-}
 }  // namespace
 
 bool supports_gated_delta(const GatedDeltaInputs& in) {
-  return in.update == StateUpdate::correct && supports(in.query) && in.query.numel() > 0 && in.value.numel() > 0 &&
-         in.query.size(1) >= kFewestDeltaTokens && in.query.size(3) <= kMostDeltaSize;
+  return supports(in.query) && in.query.numel() > 0 && in.value.numel() > 0 && in.query.size(1) >= kFewestDeltaTokens &&
+         (in.update == StateUpdate::add || in.query.size(3) <= kMostDeltaSize);
 }
 
 GatedDelta gated_delta_rule(const GatedDeltaInputs& given, bool with_output, double temporary_bytes) {
@@ -349,7 +353,8 @@ GatedDelta gated_delta_rule(const GatedDeltaInputs& given, bool with_output, dou
       .output = with_output ? at::empty_like(in.value) : at::Tensor(),
       .final_state =
           at::empty({in.query.size(0), in.value.size(2), in.query.size(3), in.value.size(3)}, in.decay.options())};
-  for_parts(in, tokens, forward_needs(in), temporary_bytes, [&](const Part& part) { forward_of(part, results); });
+  for_delta_parts(
+      in, tokens, forward_needs(in), temporary_bytes, [&](const DeltaPart& part) { forward_of(part, results); });
   return {
       .output = with_output ? results.output.narrow(1, 0, tokens).contiguous() : at::Tensor(),
       .final_state = results.final_state};
@@ -364,7 +369,7 @@ std::vector<at::Tensor> gated_delta_rule_backward(
   std::vector<at::Tensor> gradients{
       like(in.query), like(in.key), like(in.value), like(in.decay), like(in.beta), like(in.initial_state)};
   const at::Tensor incoming = padded(doutput);
-  for_parts(in, tokens, backward_needs(in), temporary_bytes, [&](const Part& part) {
+  for_delta_parts(in, tokens, backward_needs(in), temporary_bytes, [&](const DeltaPart& part) {
     backward_of(part, incoming, dfinal_state, gradients);
   });
   for (size_t i = 0; i < 5; ++i) {

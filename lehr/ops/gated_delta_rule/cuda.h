@@ -7,8 +7,8 @@
 
 namespace lehr::ops::cuda {
 
-/// Returns whether there are kernels for these inputs: float32 or bfloat16 on a GPU, keys of at most kMostDeltaSize,
-/// and kFewestDeltaTokens or more.
+/// Returns whether there are kernels for these inputs: float32 or bfloat16 on a GPU, kFewestDeltaTokens or more, and
+/// keys of at most kMostDeltaSize (of any size with StateUpdate::add).
 bool supports_gated_delta(const GatedDeltaInputs& in);
 
 /// A step of generation has fewer tokens: then the definition, token by token, has fewer launches and no padding.

@@ -26,7 +26,7 @@ namespace lehr::ops {
 /// a chunk, the corrections solve a triangular system (the WY representation; there is none with StateUpdate::add), and
 /// everything else is matmuls, in float32 (float64 for float64). Time and memory are linear in T. Backward saves the
 /// inputs and recomputes the states; it is not differentiable, and throws a usage error under create_graph. Where there
-/// are no kernels (on a GPU: float64, K > 128, few tokens, StateUpdate::add) plain ATen runs, token by token. Throws a
+/// are no kernels (on a GPU: float64, few tokens, K > 128 with corrections) plain ATen runs, token by token. Throws a
 /// usage error for other shapes and types.
 GatedDelta gated_delta_rule(const GatedDeltaInputs& inputs);
 

@@ -3,6 +3,12 @@
 
 namespace lehr::ops::cuda {
 
+/// Returns the chunk at a place in the order of a scan, over the chunks of all value heads.
+LEHR_HOST_DEVICE int64_t scanned_chunk(const DeltaLayout& layout, bool reverse, int64_t head, int64_t place) {
+  const int64_t chunk = reverse ? layout.chunks - 1 - place : place;
+  return (head / layout.group * layout.chunks + chunk) * layout.group + head % layout.group;
+}
+
 /// Processes 32 columns of the state of a value head, which do not depend on the others. A thread holds kHeld rows of
 /// one column in registers. Products go through shared memory, kRows tokens at a time; those of the next step are read
 /// meanwhile.
@@ -91,8 +97,7 @@ struct DeltaScanColumns {
 
   // The chunk of a step, over all value heads.
   LEHR_HOST_DEVICE int64_t chunk_of(const Thread& me, int64_t step) const {
-    const int64_t in_order = step / kSteps, chunk = call.reverse ? layout.chunks - 1 - in_order : in_order;
-    return (me.head / layout.group * layout.chunks + chunk) * layout.group + me.head % layout.group;
+    return scanned_chunk(layout, call.reverse, me.head, step / kSteps);
   }
   // The first of the tokens of a step, over all chunks.
   LEHR_HOST_DEVICE int64_t token_of(const Thread& me, int64_t step) const {
@@ -206,6 +211,44 @@ struct DeltaScanColumns {
   }
 };
 
+/// The scan without corrections: a thread passes kElements of the state of a value head from chunk to chunk.
+struct DeltaStatePassing {
+  static constexpr int kElements = 4;
+  static constexpr int64_t kThreads = 256;
+
+  DeltaLayout layout;
+  DeltaScan call;
+  bool packed;  // a state can be read in words of kElements
+
+  /// Returns the blocks of a value head.
+  static constexpr int64_t blocks(const DeltaScan& scan) {
+    return (scan.size * scan.value_size + kThreads * kElements - 1) / (kThreads * kElements);
+  }
+
+  template <class Group>
+  LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
+    const int64_t size = call.size * call.value_size, head = index / blocks(call);
+    const int64_t first = (index % blocks(call) * kThreads + group.rank()) * kElements;
+    Values<kElements> state = {};
+    if (call.start != nullptr) {
+      state = read_few<kElements>(call.start + head * size, first, size, packed);
+    }
+    for (int64_t place = 0; place < layout.chunks; ++place) {
+      const int64_t chunk = scanned_chunk(layout, call.reverse, head, place);
+      const float whole = call.from_begin[chunk * kChunk + kChunk - 1];
+      const Values<kElements> added = read_few<kElements>(call.added + chunk * size, first, size, packed);
+      if (call.states != nullptr) {
+        write_few(call.states + chunk * size, first, size, packed, state);
+      }
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) {
+        state.at[i] = whole * state.at[i] + added.at[i];
+      }
+    }
+    write_few(call.last + head * size, first, size, packed, state);
+  }
+};
+
 namespace {
 int64_t key_chunks(const DeltaLayout& layout) {
   return layout.rows * layout.heads * layout.chunks;
@@ -228,10 +271,17 @@ Status delta_triangles(const DeltaLayout& layout, const DeltaDecays& decays, con
 }
 
 Status delta_scan(const DeltaLayout& layout, const DeltaScan& scan) {
+  const int64_t heads = layout.rows * layout.heads * layout.group;
+  if (scan.right == nullptr) {
+    const bool packed = scan.size * scan.value_size % DeltaStatePassing::kElements == 0 &&
+                        aligned(scan.start, scan.states, scan.added, scan.last);
+    return Launch::blocks(
+        DeltaStatePassing{layout, scan, packed}, heads * DeltaStatePassing::blocks(scan), DeltaStatePassing::kThreads);
+  }
   const int64_t threads = DeltaScanColumns::threads(scan.size);
   return Launch::blocks(
       DeltaScanColumns{layout, scan},
-      layout.rows * layout.heads * layout.group * DeltaScanColumns::column_blocks(scan.value_size),
+      heads * DeltaScanColumns::column_blocks(scan.value_size),
       threads,
       DeltaScanColumns::scratch(threads));
 }

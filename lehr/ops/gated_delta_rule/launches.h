@@ -34,7 +34,8 @@ struct DeltaDecays {
   int32_t* begin;     ///< The first token of the chunk that is of the token's sequence.
 };
 
-/// Matrices of a chunk, (kDeltaChunk, kDeltaChunk), with G_tj = exp(b_t - b_j) within a sequence, else 0.
+/// Matrices of a chunk, (kDeltaChunk, kDeltaChunk), with G_tj = exp(b_t - b_j) within a sequence, else 0. Without
+/// corrections kk, inverse and weights are null; without outputs qk and mix.
 struct DeltaTriangles {
   const float* kk;  ///< (rows, heads, chunks, ...) k k^T; qk is q k^T.
   const float* qk;
@@ -47,21 +48,25 @@ struct DeltaTriangles {
 ///
 ///     x = offset + left state
 ///     state = E_last state + added + right^T x
+///
+/// Without corrections left, right, offset and x are null, and `added` is not:
+///
+///     state = E_last state + added
 struct DeltaScan {
-  const float* left;    ///< (..., kDeltaChunk, size)
-  const float* right;   ///< (..., kDeltaChunk, size)
-  const float* offset;  ///< (..., kDeltaChunk, value_size)
-  const float* start;   ///< (rows, heads, group, size, value_size)
-  float* states;        ///< (..., size, value_size): the state before each chunk (in this order). May be null.
-  float* x;             ///< (..., kDeltaChunk, value_size). May be null.
-  float* last;          ///< Like start: the state at the end.
+  const float* left = nullptr;    ///< (..., kDeltaChunk, size)
+  const float* right = nullptr;   ///< (..., kDeltaChunk, size)
+  const float* offset = nullptr;  ///< (..., kDeltaChunk, value_size)
+  const float* start = nullptr;   ///< (rows, heads, group, size, value_size)
+  float* states = nullptr;  ///< (..., size, value_size): the state before each chunk (in this order). May be null.
+  float* x = nullptr;       ///< (..., kDeltaChunk, value_size). May be null.
+  float* last = nullptr;    ///< Like start: the state at the end.
   bool reverse = false;
   const float* added = nullptr;       ///< (..., size, value_size); null for zero. May be `states`.
   const float* from_begin = nullptr;  ///< E
   int64_t size = 0, value_size = 0;
 };
 
-/// Gradients through the triangles and decays.
+/// Gradients through the triangles and decays. Without corrections kk, outer and dkk are null.
 struct DeltaTrianglesBackward {
   const float* kk;
   const float* qk;
@@ -82,7 +87,7 @@ struct DeltaLaunches {
   static constexpr KernelId kId = {
       .name = "gated_delta_rule",
       .element = 0,
-      .version = 1,
+      .version = 2,
       .layout = sizeof(DeltaLayout) + 3 * sizeof(DeltaDecays) + 5 * sizeof(DeltaTriangles) + 7 * sizeof(DeltaScan) +
                 11 * sizeof(DeltaTrianglesBackward)};
   /// `decay` and `beta` are (rows of the call, chunks kDeltaChunk, all_heads group).
