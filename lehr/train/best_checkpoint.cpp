@@ -35,17 +35,19 @@ std::optional<BestCheckpoint> best_checkpoint(const state::CheckpointStore& stor
   return best;
 }
 
-// The link is for people and commands, and the run never reads it, so a failure to write it is no error.
+// The link is for people and commands, and the run never reads it, so a failure to write it is no error. A file or
+// folder of that name is the user's, and stays.
 std::optional<int64_t> link_best(const state::CheckpointStore& store, bool keep) {
   const fs::path link = store.root() / kBestLink, fresh = store.root() / ".best";
   const auto best = keep ? best_checkpoint(store) : std::nullopt;
   std::error_code failure, ignored;
-  if (best) {
+  const fs::file_status found = fs::symlink_status(link, ignored);
+  if (best && (!fs::exists(found) || fs::is_symlink(found))) {
     fs::remove(fresh, ignored);
     fs::create_directory_symlink(store.path_of(best->step).filename(), fresh, ignored);
     fs::rename(fresh, link, failure);
   }
-  if ((!best || failure) && fs::is_symlink(link, ignored)) {
+  if ((!best || failure) && fs::is_symlink(found)) {
     fs::remove(link, ignored);
   }
   fs::remove(fresh, ignored);

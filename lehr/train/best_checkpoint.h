@@ -27,7 +27,7 @@ struct BestCheckpoint {
 std::optional<BestCheckpoint> best_checkpoint(const state::CheckpointStore& store);
 
 /// Makes the link lead to the best checkpoint, and returns its step. Without one, or unless `keep`, removes the link.
-/// On a file system without links there is none. Only one rank may call it.
+/// There is none on a file system without links, or beside a file or folder of that name. Only one rank may call it.
 std::optional<int64_t> link_best(const state::CheckpointStore& store, bool keep);
 
 /// Returns a function that writes a checkpoint of all ranks (state::write_checkpoint) and updates the link, and then

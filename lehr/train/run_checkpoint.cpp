@@ -143,7 +143,6 @@ RunCheckpoints::RunCheckpoints(
           mesh != nullptr ? &mesh->transport() : nullptr)) {
   coordinator_->from_main("recover", [this] {
     store_->recover();
-    link_best(*store_, config_.checkpoint.keep_best);
     return std::string();
   });
   if (config.training.task == TaskKind::sft) {
@@ -171,6 +170,10 @@ std::optional<std::filesystem::path> RunCheckpoints::find() {
       *coordinator_,
       wanted < 0 ? local_->newest(*store_) : std::nullopt,
       local_->writer_to(*store_, verify));
+  coordinator_->from_main("best", [this] {  // the best so far may be a damaged one, which is set aside now
+    link_best(*store_, config_.checkpoint.keep_best);
+    return std::string();
+  });
   from_local_ = found.is_local;
   warnings_ = std::move(found.warnings);
   if (wanted < 0) {

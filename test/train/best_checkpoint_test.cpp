@@ -8,6 +8,7 @@
 #include <map>
 
 #include "lehr/base/error.h"
+#include "lehr/base/file.h"
 #include "test/train/mesh_support.h"
 
 namespace lehr::train {
@@ -116,6 +117,30 @@ TEST(BestCheckpoint, IsThatOfTheStepsSoFarIfARunGoesBack) {
   EXPECT_EQ(fs::read_symlink(link_of(back)), "step-6");
   train(back, {{6, 7}}, 7);
   EXPECT_EQ(fs::read_symlink(link_of(back)), "step-4");
+}
+
+TEST(BestCheckpoint, IsLinkedAnewOnceADamagedOneIsSetAside) {
+  const Folder folder;
+  const auto config = best_run(folder.path(), {{"checkpoint.keep_latest_k", "2"}});
+  train(config, {{2, 3}, {4, 2}, {6, 1}}, 6);
+  fs::resize_file(checkpoint(config, 6) / "model.safetensors", 100);
+  TrainSpecs list;
+  list.add({.family = model::qwen3_dense_family()});
+  ::testing::internal::CaptureStderr();
+  Logger log;
+  const Trainer trainer(config, {.specs = list, .log = log});
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("step-6.damaged"));
+  EXPECT_EQ(fs::read_symlink(link_of(config)), "step-4");
+}
+
+TEST(BestCheckpoint, LeavesAFileOfTheLinksName) {
+  const Folder folder;
+  const auto config = best_run(folder.path(), {{"training.steps", "4"}});
+  fs::create_directories(link_of(config).parent_path());
+  write_file_atomically(link_of(config), "step-2");
+  train(config, {{2, 1}, {4, 2}});
+  EXPECT_EQ(steps_of(config), (std::vector<int64_t>{2, 4}));
+  EXPECT_EQ(read_file(link_of(config)), "step-2");
 }
 
 TEST(BestCheckpoint, IsNoLongerKeptWithoutTheKey) {
