@@ -76,7 +76,7 @@ class CheckpointStore {
 
 /// Returns "; did you mean the newest checkpoint in it, PATH?" if `folder`, which is no checkpoint, is that of a run
 /// whose checkpoint.folder is directly in it, or of its checkpoints; else an empty text. For the end of an error
-/// message. Looks at `most_entries` entries of these folders at the most, since `folder` may be one of many files.
+/// message. Looks at no more than `most_entries` entries of these folders, since `folder` may have many files.
 std::string meant_checkpoint(const std::filesystem::path& folder, int64_t most_entries = 10'000);
 
 }  // namespace lehr::state
