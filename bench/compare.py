@@ -4,7 +4,7 @@
     .bench/bin/python bench/compare.py --parts training --presets tiny,small,moe --dtypes fp32,bf16 --rounds 5
 
 training   training steps of every preset: tokens per second and peak memory
-attention  the same with latent attention (mla) and with a sliding window (window), with the peers that run them on a CPU
+attention  the same with latent attention (mla) and with a sliding window (window), and the peers that run these on CPUs
 memory     preset small with longer sequences: peak memory, with the peers at --memory-seq, and Lehr alone up to 16384
            tokens
 start      wall time of a process that runs one step of preset tiny
@@ -24,7 +24,9 @@ import tempfile
 import time
 
 from agree import compare as same_work
-from contenders import ATTENTION_PEERS, ATTENTION_SHAPES, HERE, OTHERS, PEERS, SHAPES, Contenders, run, save_init, some_of, spread, too_large, why_not
+from contenders import (
+    ATTENTION_PEERS, ATTENTION_SHAPES, HERE, OTHERS, PEERS, SHAPES, Contenders, run, save_init, some_of, spread, too_large,
+    why_not)
 from machine import cpu_class
 from report import Report, Section
 
@@ -39,8 +41,8 @@ def training(section, contenders, a):
 
 
 def attention(section, contenders, a):
-    section.add("mla: DeepSeek-V3 without experts, queries and keys of rank 512 and 256, heads of 64 + 32. window: Mistral, sequences of "
-                "4,096 tokens and a window of 512.", "")
+    section.add("mla: DeepSeek-V3 without experts, queries and keys of rank 512 and 256, heads of 64 + 32. window: "
+                "Mistral, sequences of 4,096 tokens and a window of 512.", "")
     return steps_of(section, contenders, a, ATTENTION_SHAPES)
 
 
@@ -200,8 +202,9 @@ def loading_rows(section, place, group, count):
         section.row(place, name, spread(seconds, 3) if seconds else why_not([r[name] for r in rounds]), spread(shares) if shares else "")
 
 
-PARTS = {"training": ("Training steps", training), "attention": ("Latent attention and windows", attention), "memory": ("Memory and sequence length", memory),
-         "start": ("A process of one step", start), "loading": ("Loading weights", loading)}
+PARTS = {"training": ("Training steps", training), "attention": ("Latent attention and windows", attention),
+         "memory": ("Memory and sequence length", memory), "start": ("A process of one step", start),
+         "loading": ("Loading weights", loading)}
 
 
 def main():

@@ -14,8 +14,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PEERS = ("transformers eager", "transformers compile", "torchtitan eager", "torchtitan compile", "jax jit")
 # Tokens per sequence and sequences of a step.
 SHAPES = {"tiny": (512, 4), "small": (1024, 1), "moe": (1024, 2), "qwen3-0.6b": (1024, 1)}
-# The same for attention that Qwen3 does not have, and the peers that run it. torchtitan's windows need FlexAttention, whose
-# backward does not run on CPUs.
+# The same for attention that Qwen3 does not have, and the peers that run it. torchtitan's windows need FlexAttention,
+# whose backward does not run on CPUs.
 ATTENTION_SHAPES = {"mla": (1024, 1), "window": (4096, 1)}
 ATTENTION_PEERS = {"mla": PEERS[:4], "window": PEERS[:2]}
 # Lehr with n of selective_ac_option = "op n" (matmul outputs of every n-th layer are recomputed in backward) other than

@@ -25,7 +25,7 @@ PRESETS = {
     "mla": dict(hidden_size=1024, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=16, q_lora_rank=512,
                 kv_lora_rank=256, qk_nope_head_dim=64, qk_rope_head_dim=32, v_head_dim=64, intermediate_size=3072,
                 first_k_dense_replace=8, vocab_size=32768, tie_word_embeddings=False, rms_norm_eps=1e-5),
-    # A query sees the 512 tokens before it, as in Mistral 7B, whose window is 4,096.
+    # A query sees its token and the 511 before it. Mistral 7B has such a window of 4,096.
     "window": dict(hidden_size=512, num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=4, head_dim=64,
                    intermediate_size=1536, vocab_size=8192, sliding_window=512),
 }

@@ -38,7 +38,7 @@ CHILD = [(8, 3072), (8, 3072), (8, 2560), (4, 3072), (8, 2048), (4, 2560), (4, 1
          (2, 1536), (4, 1024), (0, 2048), (4, 1024), (0, 1536), (2, 0), (4, 1024), (0, 1536), (0, 1024), (2, 1536), (0, 2048),
          (4, 0), (0, 2048), (2, 2560), (4, 2560), (8, 3072), (8, 3072)]
 MEASURED = re.compile(r"<!-- measured ([^,\n]+), (\d{4}-\d\d-\d\d), ([^:\n]+): ([^\n]+) -->\n"
-                      r"(.*?)\n *<!-- end of measured, crc32 ([0-9a-f]{8}) -->", re.DOTALL)
+                      r"((?:(?!<!-- measured ).)*?)\n *<!-- end of measured, crc32 ([0-9a-f]{8}) -->", re.DOTALL)
 RATE = re.compile(r"\d[\d.,]* ?[KMGT]? ?(tok/s|tokens/s|FLOP/s|[GMT]B/s|% of (the )?(measured )?peak\b)")
 # Pages whose rates are goals, data sheets or made up.
 NOT_MEASURED = {"docs/gpu.md", "docs/plan.md"}

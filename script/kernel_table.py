@@ -119,8 +119,8 @@ BODIES = {
     "DeltaDecaysOfChunk": Body(64, lambda s: 1, lambda s, a: 32, lambda s, a: 32,
         "per token and value head: reads decay and beta, writes five numbers", lambda s, a: 4 * CHUNK * 4),
     "DeltaTrianglesOfChunk": Body(64, lambda s: CHUNK, lambda s, a: 8 / GROUP + 12, lambda s, a: 8 / GROUP + 12,
-        "per element of a chunk's matrices: reads two products of its key head, writes three matrices (without corrections "
-        "one of each)",
+        "per element of a chunk's matrices: reads two products of its key head, writes three matrices; without "
+        "corrections reads one and writes one",
         lambda s, a: (CHUNK * (CHUNK - 1) // 2 + 4 * CHUNK) * 4),
     "DeltaScanColumns": Body(256, lambda s: 4 * 32 / 256, lambda s, a: 16 + 4 * HEAD / CHUNK, lambda s, a: 16 + 4 * HEAD
         / CHUNK, "per element of the values: reads and writes a correction and, shared by the elements of a token, two "

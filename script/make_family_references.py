@@ -37,7 +37,8 @@ QWEN3_5 |= {"model_type": "qwen3_5_text",
                                 "mrope_interleaved": True, "mrope_section": [1, 1, 0]}}
 QWEN3_5_MOE = QWEN3_5 | {"model_type": "qwen3_5_moe_text", "num_experts": 4, "num_experts_per_tok": 2,
                          "moe_intermediate_size": 5, "shared_expert_intermediate_size": 6}
-# The keys of MiniMax M2's own files, of which the class reads rotary_dim only.
+# The keys of MiniMax M2's own files. transformers' class does not read those from scoring_func to
+# mtp_transformer_layers.
 MINIMAX = {"model_type": "minimax_m2", "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8,
            "rope_theta": 1000, "rotary_dim": 4, "scoring_func": "sigmoid", "use_routing_bias": True,
            "use_qk_norm": True, "qk_norm_type": "per_layer", "shared_intermediate_size": 0, "num_mtp_modules": 3,
@@ -403,7 +404,7 @@ def in_mxfp4(weights):
 
 
 def config_of(folder):
-    """Kimi K2 is a DeepSeek-V3, whose model_type transformers does not know."""
+    """Returns the config. Kimi K2 is a DeepSeek-V3 with a model_type that transformers does not know."""
     keys = json.loads((folder / "config.json").read_text())
     if keys["model_type"] == "kimi_k2":
         return AutoConfig.for_model(**keys | {"model_type": "deepseek_v3"})

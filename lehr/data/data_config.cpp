@@ -29,7 +29,7 @@ void DatasetConfig::fields(FieldVisitor& v) {
       "JSON lines: .parquet or .arrow; else text; .gz and .zst are decompressed). classification: lines \"label text\", "
       "or JSON lines or tables with a text and a label. token_classification: JSON lines or tables with a list of words "
       "and a list of their labels. pairs: JSON lines or tables with an anchor and a positive. chat: conversations, as "
-      "JSON lines, tables or one JSON list. Tables as .csv are not read; convert them to JSON lines.");
+      "JSON lines, tables or one JSON list. A .csv is not read as a table; convert it to JSON lines.");
   v.optional(
       "weight", weight, "Share of the training sequences, relative to the weights of other datasets.", positive());
   v.optional("text_key", text_key, "JSON lines: the key of the text; tables: the column.");

@@ -16,7 +16,7 @@ bool equal(const Node& a, const Node& b) {
 // What does not hold for a folder that we write: its weights are not quantized, and it has no code of its own.
 constexpr const char* kLeftOut[] = {"quantization_config", "auto_map"};
 
-// Types whose class is code of the published folder (auto_map), and which are models of a class of transformers.
+// Values of model_type that only the code of published folders knows (auto_map), for models of a class of transformers.
 constexpr const char* kTypesOfOwnCode[] = {"kimi_k2"};
 
 bool is_of_own_code(const Node& config) {

@@ -41,7 +41,7 @@ void check_quantization(const Node& config) {
   expect(method == "mxfp4" || method == "fp8", "quant_method", "mxfp4 or fp8", method);
   if (method == "fp8") {
     const std::string format = text_of(*quantization, "fmt");
-    // MiniMax M2 has torch's name.
+    // MiniMax M2's files have torch's name of the dtype.
     expect(format == "e4m3" || format == "float8_e4m3fn" || format == "none", "fmt", "e4m3", format);
     const Node* size = quantization->find("weight_block_size");  // absent: 128 x 128, as in transformers
     expect(size == nullptr || is_block_size(*size), "weight_block_size", "[128, 128]", "another value");

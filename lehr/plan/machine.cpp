@@ -21,7 +21,7 @@ constexpr double kMtbfHours = 54.0 * 24 * 16384 / 419;
 
 // The defaults of Machine are the fractions of H100 and H200. Those of experts are as in bench/published/machines. In
 // training steps on an H100 (bench/results_h100_80gb_hbm3.md), matmuls of layers reach 0.75 of the peak on average, and
-// grouped ones of 128 experts 0.58 at 2,048 tokens per expert. Other GPUs have those of published measurements.
+// grouped ones of 128 experts 0.58 at 2,048 tokens per expert. Other GPUs have the fractions of published measurements.
 constexpr double kPublishedFraction = 0.7, kPublishedExpertFraction = 0.35;
 
 const std::array<Machine, 5>& presets() {

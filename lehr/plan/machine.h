@@ -14,7 +14,7 @@ namespace lehr::plan {
 
 /// A machine with one device per rank, `ranks_per_node` of them behind fast links, and slower links between nodes.
 /// Bandwidths are those of one device in one direction. It is a config of its own: a TOML file, a preset, or keys on a
-/// command line. The defaults are the figures of the preset h100, where those that may be unset are set, too.
+/// command line. The defaults are the figures of the preset h100, which also sets tflops_float8 and device_mtbf_hours.
 struct Machine {
   std::string name = "h100";
   double tflops_bfloat16 = 989;

@@ -121,8 +121,8 @@ bool exchange(const fs::path& a, const fs::path& b) {
   return false;
 }
 
-// Replaces `newest` by the newest checkpoint in a folder and, if `deeper`, in the folders of it, unless there is none.
-// Looks at `entries_left` entries at the most.
+// Sets `newest` to the newest checkpoint in a folder and, if `deeper`, in the folders in it, if one is newer. Looks at
+// no more than `entries_left` entries.
 void find_newest(const fs::path& folder, bool deeper, int64_t& entries_left, std::optional<Checkpoint>& newest) {
   std::error_code error;  // a folder that cannot be listed has none
   fs::directory_iterator entry(folder, error);

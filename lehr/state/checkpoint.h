@@ -62,8 +62,8 @@ class CheckpointStore {
   void abandon(int64_t step) noexcept;
 
   /// Deletes the checkpoints with the lowest steps until `count` are left, but never that of step `spare`: a run that
-  /// went back to an older checkpoint has just written it. That of step `best` is kept besides them. Throws a usage
-  /// error for a count below 1.
+  /// went back to an older checkpoint has just written it. The checkpoint of step `best` is kept besides these. Throws
+  /// a usage error for a count below 1.
   void keep_latest(
       int64_t count, std::optional<int64_t> spare = std::nullopt, std::optional<int64_t> best = std::nullopt);
 
@@ -76,7 +76,7 @@ class CheckpointStore {
 
 /// Returns "; did you mean the newest checkpoint in it, PATH?" if `folder`, which is no checkpoint, is that of a run
 /// whose checkpoint.folder is directly in it, or of its checkpoints; else an empty text. For the end of an error
-/// message. Looks at `most_entries` entries of these folders at the most, since `folder` may be one of many files.
+/// message. Looks at no more than `most_entries` entries of these folders, since `folder` may have many files.
 std::string meant_checkpoint(const std::filesystem::path& folder, int64_t most_entries = 10'000);
 
 }  // namespace lehr::state

@@ -13,7 +13,7 @@
 
 namespace lehr::train {
 
-/// The link beside the checkpoints that leads to the best one.
+/// Name of the link to the best checkpoint, in the folder of the checkpoints.
 constexpr const char* kBestLink = "best";
 
 /// A checkpoint, and the loss of the validation after its step.
@@ -30,8 +30,8 @@ std::optional<BestCheckpoint> best_checkpoint(const state::CheckpointStore& stor
 /// There is none on a file system without links, or beside a file or folder of that name. Only one rank may call it.
 std::optional<int64_t> link_best(const state::CheckpointStore& store, bool keep);
 
-/// Returns a function that writes a checkpoint of all ranks (state::write_checkpoint) and updates the link, and then
-/// removes old ones as CheckpointStore::keep_latest, but not the best. `keep_latest` 0: removes none.
+/// Returns a function that writes a checkpoint of all ranks (state::write_checkpoint), updates the link, and then
+/// removes old checkpoints except the best, as CheckpointStore::keep_latest does. `keep_latest` 0: removes none.
 state::WriteContents write_and_keep_best(
     state::CheckpointStore store, int64_t keep_latest, std::shared_ptr<state::Coordinator> coordinator);
 

@@ -168,7 +168,7 @@ void warn_of_short_schedule(const Run& run) {
   if (run.ranks.is_main() && run.config.lr_scheduler.total_steps && end < steps && run.state.step < steps) {
     run.logger.warn(
         "lr_scheduler.total_steps = {}: the schedule ends at step {}, before training.steps = {}, and later steps keep "
-        "its last learning rate, {:.3g}; raise the one, or lower the other",
+        "its last learning rate, {:.3g}; raise lr_scheduler.total_steps, or lower training.steps",
         spans,
         end,
         steps,

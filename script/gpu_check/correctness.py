@@ -152,7 +152,7 @@ GATED_DELTA_NET = {"name": "qwen3_next", "args": {
     "mlp_only_layers": [0, 1, 2, 3], "linear_num_key_heads": 2, "linear_key_head_dim": 32, "linear_num_value_heads": 4,
     "linear_value_head_dim": 32}}
 
-# Mamba-2 in two of four layers, as in recipe/mamba2.toml.
+# Mamba-2 in two of four layers, with the heads and the state of recipe/mamba2.toml.
 MAMBA2 = {"name": "nemotron_h", "args": {
     "hybrid_override_pattern": "MM*-", "mamba_num_heads": 4, "mamba_head_dim": 64, "n_groups": 2, "ssm_state_size": 32}}
 

@@ -9,7 +9,7 @@
 
 namespace lehr {
 
-/// "" once LibTorch's CUDA libraries are loaded and there is a GPU; else the reason.
+/// Returns "" once LibTorch's CUDA libraries are loaded and there is a GPU; else the reason.
 inline std::string why_no_gpu() {
   if (!std::filesystem::exists("/dev/nvidiactl") && !std::filesystem::exists("/dev/dxg")) {
     return "there is no NVIDIA driver";

@@ -4,15 +4,12 @@
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
-#include "lehr/ops/attention/attention_sequences.h"
 #include "test/nn/linear_attention_laws.h"
-#include "test/ops/host_launch.h"
 
 namespace lehr::nn {
 namespace {
 using ops::AttentionMask;
 using test::made;
-using test::worst_error;
 using ::testing::HasSubstr;
 using ::testing::Property;
 using ::testing::Throws;
@@ -99,37 +96,13 @@ TEST(GatedDeltaNet, IgnoresPaddingAtBothEnds) {
   EXPECT_EQ(test::expect_padding_is_ignored(block).abs().max().item<double>(), 0);
 }
 
-// The kernels run as loops on the host. On a GPU documents are known by their ends, not by ids.
 TEST(GatedDeltaNet, HasTheSameResultsByTheCudaKernels) {
   at::manual_seed(4);
   for (const auto& params : variants()) {
     GatedDeltaNet block(params);
     materialize(*block, at::kCPU, at::kFloat);
     block->reset_parameters({.seed = 11});
-    const at::Tensor x = at::randn({2, 140, 12}), weights = at::randn({2, 140, 12});
-    const at::Tensor ids = at::arange(140).div(50, "floor").expand({2, 140}).contiguous();
-    const AttentionMask mask{.sequence_ends = ops::sequence_ends(ids, {})};
-    const auto run = [&] {
-      const at::Tensor input = x.clone().set_requires_grad(true);
-      const at::Tensor y = block(input, mask);
-      (y * weights).sum().backward();
-      std::vector<at::Tensor> results{y, input.grad()};
-      for (const auto& [name, parameter] : named_parameters(*block)) {
-        at::Tensor value = parameter->value();
-        results.push_back(value.grad());
-        value.mutable_grad().reset();
-      }
-      return results;
-    };
-    const std::vector<at::Tensor> expected = run();
-    const int64_t launches = ops::test::HostLaunch::launches();
-    const ops::cuda::TableScope gpu(ops::test::host_table(), at::kCPU);
-    const std::vector<at::Tensor> found = run();
-    EXPECT_GT(ops::test::HostLaunch::launches(), launches);
-    for (size_t i = 0; i < expected.size(); ++i) {
-      // float32 with other orders of sums; the kernel of the CPU also adds up decays in float32.
-      EXPECT_LE(worst_error(found[i], expected[i]), 1e-4) << "result " << i;
-    }
+    test::expect_the_same_by_the_cuda_kernels(block);
   }
 }
 

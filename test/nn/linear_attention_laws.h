@@ -2,7 +2,9 @@
 #pragma once
 
 #include "lehr/nn/linear_attention.h"
+#include "lehr/ops/attention/attention_sequences.h"
 #include "test/nn/blocks.h"
+#include "test/ops/host_launch.h"
 
 namespace lehr::nn::test {
 
@@ -66,6 +68,36 @@ void expect_decoding_equals_one_forward(Holder& block) {
       EXPECT_LE(worst_error(y, whole.narrow(1, first, count)), 1e-12) << "after " << first;
       first += count;
     }
+  }
+}
+
+/// Compares a block in float32 with itself by the CUDA kernels, which run as loops on the host, on packed documents. On
+/// a GPU documents are known by their ends, not by ids.
+template <class Holder>
+void expect_the_same_by_the_cuda_kernels(Holder& block) {
+  const at::Tensor x = at::randn({2, 140, 12}), weights = at::randn({2, 140, 12});
+  const at::Tensor ids = at::arange(140).div(50, "floor").expand({2, 140}).contiguous();
+  const ops::AttentionMask mask{.sequence_ends = ops::sequence_ends(ids, {})};
+  const auto run = [&] {
+    const at::Tensor input = x.clone().set_requires_grad(true);
+    const at::Tensor y = block(input, mask);
+    (y * weights).sum().backward();
+    std::vector<at::Tensor> results{y, input.grad()};
+    for (const auto& [name, parameter] : named_parameters(*block)) {
+      at::Tensor value = parameter->value();
+      results.push_back(value.grad());
+      value.mutable_grad().reset();
+    }
+    return results;
+  };
+  const std::vector<at::Tensor> expected = run();
+  const int64_t launches = ops::test::HostLaunch::launches();
+  const ops::cuda::TableScope gpu(ops::test::host_table(), at::kCPU);
+  const std::vector<at::Tensor> found = run();
+  EXPECT_GT(ops::test::HostLaunch::launches(), launches);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    // float32 with other orders of sums; the kernel of the CPU also adds up decays in float32.
+    EXPECT_LE(worst_error(found[i], expected[i]), 1e-4) << "result " << i;
   }
 }
 

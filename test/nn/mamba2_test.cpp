@@ -31,17 +31,21 @@ std::vector<Mamba2Parameters> variants() {
   return {kPlain, odd, one, limited};
 }
 
-// Biases, skips and norms that differ from each other.
-Mamba2 made(const Mamba2Parameters& params) {
-  auto block = test::made(Mamba2(params));
+// Makes biases, skips and norms differ from each other.
+void vary(Mamba2Impl& block) {
   const at::NoGradGuard no_grad;
   at::manual_seed(7);
-  for (const auto& [name, parameter] : named_parameters(*block)) {
+  for (const auto& [name, parameter] : named_parameters(block)) {
     at::Tensor value = parameter->value();
     if (value.dim() == 1) {
       value.add_(at::randn_like(value) * 0.5);
     }
   }
+}
+
+Mamba2 made(const Mamba2Parameters& params) {
+  auto block = test::made(Mamba2(params));
+  vary(*block);
   return block;
 }
 
@@ -104,6 +108,17 @@ TEST(Mamba2, IgnoresPaddingAtBothEnds) {
   at::manual_seed(2);
   auto block = made(kPlain);
   test::expect_padding_is_ignored(block);
+}
+
+TEST(Mamba2, HasTheSameResultsByTheCudaKernels) {
+  at::manual_seed(4);
+  for (const auto& params : variants()) {
+    Mamba2 block(params);
+    materialize(*block, at::kCPU, at::kFloat);
+    block->reset_parameters({.seed = 11});
+    vary(*block);
+    test::expect_the_same_by_the_cuda_kernels(block);
+  }
 }
 
 TEST(Mamba2, DecodingFromAStateEqualsOneForward) {

@@ -20,7 +20,7 @@ using testing::Folder;
 using ::testing::HasSubstr;
 using testing::Overrides;
 
-// The validation loss after each second step. A run that is stopped in the validation has none.
+// The validation loss after every second step. A run that is stopped during the validation has none.
 using Losses = std::map<int64_t, double>;
 constexpr double kStopped = -1;
 

@@ -270,7 +270,7 @@ TEST(Changes, AreAllowedForTheStateOfAnotherRunToo) {
       testing::tensors(checkpoint(taken, 9), "model"), testing::tensors(checkpoint(resumed, 9), "model"));
 }
 
-// Of a run that resumes with `overrides` after kBefore steps.
+// Returns the standard error of a run that resumes with `overrides` after kBefore steps.
 std::string report_after(const Overrides& first, const Overrides& overrides) {
   const Folder folder;
   train(testing::tiny_run(folder.path(), joined(kRun, first)), kBefore);

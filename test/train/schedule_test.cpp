@@ -86,7 +86,7 @@ TEST(Schedule, AppliesTheFactorOfEachStep) {
   }
 }
 
-// What a run of `steps` steps with a schedule of six writes to standard error before its first step.
+// Returns the standard error of a run of `steps` steps, with a schedule of six, before its first step.
 std::string report_of(const char* steps, const char* min_lr_factor) {
   const Folder folder;
   const TrainConfig config = tiny_run(

@@ -10,7 +10,7 @@ namespace lehr::model {
 LEHR_DECODER_FAMILY(DeepseekV3, deepseek_v3);
 extern template class DecoderImpl<DeepseekV3Layer, DeepseekV3LayerParameters>;
 
-/// Returns the family "deepseek_v3", with the published sizes and "debugmodel". It reads Kimi K2, too (kimi_k2).
+/// Returns the family "deepseek_v3", with the published sizes and "debugmodel". It also reads Kimi K2 (kimi_k2).
 descriptor::ModelFamily deepseek_v3_family();
 
 }  // namespace lehr::model

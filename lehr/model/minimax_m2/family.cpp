@@ -18,7 +18,8 @@ namespace {
 // Without DeepSeek-V3's groups and scaling factor.
 constexpr nn::RouterOptions kRouter{.score = nn::RouterScore::sigmoid};
 
-// Keys of published files that transformers' class does not read: only models with these values are what it computes.
+// Refuses other values of keys in published files that transformers' class does not read: it computes models with these
+// values only.
 void refuse_other_models(const Node& config) {
   require_supported(config, "scoring_func", "sigmoid");
   require_supported(config, "use_routing_bias", true);

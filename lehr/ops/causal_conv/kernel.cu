@@ -76,7 +76,7 @@ struct ConvThread {
       }
     }
   }
-  /// Read for every token, since registers are full; it is in the L1 cache.
+  /// Reads the bias. It is read for every token, since registers are full, and stays in the L1 cache.
   LEHR_HOST_DEVICE Channels read_bias() const {
     return in.bias != nullptr ? read_few<kChannels>(in.bias, channel, in.channels, /*packed=*/false) : Channels{};
   }

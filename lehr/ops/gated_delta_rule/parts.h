@@ -40,12 +40,12 @@ struct DeltaPart {
   int64_t count() const { return layout.rows * layout.heads * layout.chunks * layout.group; }
 };
 
-/// The float32 numbers per token that a value head and a key head need at the same time, about.
+/// About how many float32 numbers per token a value head and a key head need at the same time.
 struct DeltaNeeds {
   int64_t of_value_head, of_key_head;
 };
 
-/// Calls body(part) for parts of the rows and key heads that need about that many bytes each. `in` is padded; `tokens`
+/// Calls body(part) for parts of the rows and key heads that need about `bytes` bytes each. `in` is padded; `tokens`
 /// is the number without padding.
 template <class Body>
 void for_delta_parts(
