@@ -235,8 +235,10 @@ void rename_sharegpt(ChatJson& messages, const ChatJson& system) {
     ChatJson& message = messages[i];
     if (message.is_object() && message.contains("from") && !message.contains("role")) {
       message["role"] = role_of(message["from"], i);
-      ChatJson value = message.value("value", ChatJson());  // a new key moves the others
-      message["content"] = std::move(value);
+      if (message.contains("value")) {
+        ChatJson value = std::move(message["value"]);  // a new key moves the others
+        message["content"] = std::move(value);
+      }
       message.erase("from");
       message.erase("value");
       renamed = true;

@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
 #include <nlohmann/json.hpp>
 
 #include "lehr/data/chat_rows.h"
@@ -137,6 +136,8 @@ TEST(ChatCorpus, ReadsShareGptsKeysAndRoles) {
   config.datasets[0].messages_key = "turns";
   write_file(folder / "a.jsonl", R"({"turns": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]})");
   EXPECT_EQ(shown(open(config, 8).train->sample_at(0))[0], "Uq.Aa.  ");
+  write_file(folder / "a.jsonl", R"({"turns": [{"from": "human", "content": "q"}, {"from": "gpt", "value": "a"}]})");
+  EXPECT_EQ(shown(open(config, 8).train->sample_at(0))[0], "Uq.Aa.  ") << "a content is not removed";
   write_file(folder / "a.jsonl", first);
   EXPECT_THAT(usage_error_of([&] { open(config, 8); }), HasSubstr("the object has no key \"turns\""));
 }
