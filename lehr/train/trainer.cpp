@@ -224,7 +224,7 @@ void Trainer::validate_if_cut_short() {
   const int64_t step = run_->state.step;
   if (run_->ranks.any(step > 0 && validation_due(step) && run_->log && !run_->log->has_validation(step))) {
     validate(step);
-    if (run_->state.validation_loss) {
+    if (run_->config.checkpoint.keep_best && run_->state.validation_loss) {
       save(step);  // its checkpoint was saved without the loss
     }
   }
