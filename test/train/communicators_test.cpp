@@ -22,16 +22,17 @@ class Devices {
  public:
   c10::intrusive_ptr<c10d::Backend> connect(const mesh::DeviceGroup& group) {
     const std::lock_guard lock(mutex_);
-    auto& room = rooms_[group.name];
-    if (!room) {
-      room = std::make_shared<mesh::ThreadCommunicator>(group.name, group.size, abort_, std::chrono::seconds(60));
+    auto& communicator = communicators_[group.name];
+    if (!communicator) {
+      communicator =
+          std::make_shared<mesh::ThreadCommunicator>(group.name, group.size, abort_, std::chrono::seconds(60));
     }
-    return mesh::make_thread_backend(room, group.rank);
+    return mesh::make_thread_backend(communicator, group.rank);
   }
 
  private:
   std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<mesh::ThreadCommunicator>> rooms_;
+  std::map<std::string, std::shared_ptr<mesh::ThreadCommunicator>> communicators_;
   std::shared_ptr<mesh::ThreadAbort> abort_ = std::make_shared<mesh::ThreadAbort>();
 };
 
