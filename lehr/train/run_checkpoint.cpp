@@ -162,14 +162,13 @@ std::optional<std::filesystem::path> RunCheckpoints::find() {
     const int64_t step = config_.checkpoint.load_step;
     return std::to_string(step >= 0 && std::filesystem::exists(went_back_file(step)) ? -1 : step);
   }));
-  const bool verify = config_.checkpoint.verify;
   FoundCheckpoint found = find_checkpoint(
       *store_,
       wanted < 0 ? std::nullopt : std::optional(wanted),
-      verify,
+      config_.checkpoint.verify,
       *coordinator_,
       wanted < 0 ? local_->newest(*store_) : std::nullopt,
-      local_->writer_to(*store_, verify));
+      local_->writer_to(*store_, config_.checkpoint.verify));
   coordinator_->from_main("best", [this] {  // the best so far may be a damaged one, which is set aside now
     link_best(*store_, config_.checkpoint.keep_best);
     return std::string();
