@@ -35,19 +35,21 @@ std::optional<BestCheckpoint> best_checkpoint(const state::CheckpointStore& stor
   return best;
 }
 
-// The link is for people and commands, and the run never reads it, so a failure to write it is no error. A file or
-// folder of that name is the user's, and stays.
+// The link is for people and commands, and the run never reads it, so a failure to write it is no error. A file, a
+// folder or a link to somewhere else of that name is the user's, and stays.
 std::optional<int64_t> link_best(const state::CheckpointStore& store, bool keep) {
   const fs::path link = store.root() / kBestLink, fresh = store.root() / ".best";
   const auto best = keep ? best_checkpoint(store) : std::nullopt;
   std::error_code failure, ignored;
   const fs::file_status found = fs::symlink_status(link, ignored);
-  if (best && (!fs::exists(found) || fs::is_symlink(found))) {
+  const fs::path target = fs::is_symlink(found) ? fs::read_symlink(link, ignored) : fs::path();
+  const bool is_own = target.native().starts_with("step-") && !target.has_parent_path();
+  if (best && (!fs::exists(found) || is_own)) {
     fs::remove(fresh, ignored);
     fs::create_directory_symlink(store.path_of(best->step).filename(), fresh, ignored);
     fs::rename(fresh, link, failure);
   }
-  if ((!best || failure) && fs::is_symlink(found)) {
+  if ((!best || failure) && is_own) {
     fs::remove(link, ignored);
   }
   fs::remove(fresh, ignored);
@@ -71,9 +73,13 @@ state::WriteContents write_and_keep_best(
 
 std::string describe_best(const TrainConfig& config) {
   const state::CheckpointStore store(fs::path(config.job.dump_folder) / config.checkpoint.folder);
-  const auto best = best_checkpoint(store);
-  return best ? fmt::format("{}, validation_loss {:.4f}", store.path_of(best->step).string(), best->validation_loss)
-              : "no checkpoint has a validation loss";
+  try {
+    const auto best = best_checkpoint(store);
+    return best ? fmt::format("{}, validation_loss {:.4f}", store.path_of(best->step).string(), best->validation_loss)
+                : "no checkpoint has a validation loss";
+  } catch (const std::exception& error) {  // other ranks go on
+    return fmt::format("unknown: {}", error.what());
+  }
 }
 
 }  // namespace lehr::train
