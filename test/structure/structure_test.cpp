@@ -216,6 +216,8 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "gemm_takes",
       "gemm_fills",
       "rows_that_count",
+      "select_rows",
+      "for_delta_parts",
       "all_rows",
       "loss_rows",
       "over_chunks",

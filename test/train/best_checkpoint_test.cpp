@@ -18,7 +18,6 @@ namespace fs = std::filesystem;
 using testing::checkpoint;
 using testing::Folder;
 using ::testing::HasSubstr;
-using testing::Overrides;
 
 // The validation loss after every second step. A run that is stopped during the validation has none.
 using Losses = std::map<int64_t, double>;
