@@ -1,7 +1,7 @@
 #include "lehr/descriptor/config_update.h"
 
 #include <algorithm>
-#include <iterator>
+#include <utility>
 
 #include "lehr/base/error.h"
 #include "lehr/config/json.h"
@@ -16,13 +16,9 @@ bool equal(const Node& a, const Node& b) {
 // What does not hold for a folder that we write: its weights are not quantized, and it has no code of its own.
 constexpr const char* kLeftOut[] = {"quantization_config", "auto_map"};
 
-// Values of model_type that only the code of published folders knows (auto_map), for models of a class of transformers.
-constexpr const char* kTypesOfOwnCode[] = {"kimi_k2"};
-
-bool is_of_own_code(const Node& config) {
-  const std::string type = config.at("model_type").as_string();
-  return std::find(std::begin(kTypesOfOwnCode), std::end(kTypesOfOwnCode), type) != std::end(kTypesOfOwnCode);
-}
+// Values of model_type that only the code of published folders knows (auto_map), and those of the same models in
+// transformers.
+constexpr std::pair<const char*, const char*> kTypesOfOwnCode[] = {{"kimi_k2", "deepseek_v3"}};
 
 std::unique_ptr<ModelArgs> read(const Node& config, const ModelFamily& family, bool keeps_mtp_modules) {
   auto args = family.from_hf_config(parse_json(to_json(config), "config.json"));
@@ -55,6 +51,20 @@ bool is_of_family(const Node& config, const ModelFamily& family) {
          std::find(types.begin(), types.end(), type->as_string()) != types.end();
 }
 
+Node plain_config(Node config) {
+  for (const char* key : kLeftOut) {
+    config.erase(key);
+  }
+  const Node* type = config.find("model_type");
+  const std::string name = type != nullptr && type->is_string() ? type->as_string() : "";
+  for (const auto& [own, plain] : kTypesOfOwnCode) {
+    if (name == own) {
+      config.set("model_type", Node(plain));
+    }
+  }
+  return config;
+}
+
 std::string dtype_of(const Node& config, const std::string& otherwise) {
   for (const char* name : {"dtype", "torch_dtype"}) {
     const Node* found = config.find(name);
@@ -70,13 +80,7 @@ Node updated_config(const Node& given, const ModelFamily& family, const ModelArg
   if (!is_of_family(given, family)) {
     return now;
   }
-  Node source = given;
-  for (const char* key : kLeftOut) {
-    source.erase(key);
-  }
-  if (is_of_own_code(source)) {
-    source.set("model_type", now.at("model_type"));
-  }
+  const Node source = plain_config(given);
   const bool keeps = args.keeps_mtp_modules();
   const auto before = as_written(source, family, keeps, dtype);
   if (!before) {

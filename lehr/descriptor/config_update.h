@@ -24,12 +24,16 @@ bool is_of_family(const Node& config, const ModelFamily& family);
 /// `otherwise` if it has none.
 std::string dtype_of(const Node& config, const std::string& otherwise);
 
+/// Returns `config`, a config.json, without what does not hold for a folder that Lehr writes: quantization_config,
+/// auto_map (names of Python files), and a model_type whose class is in such a file, in place of which it has that of
+/// the same models in transformers (deepseek_v3 for kimi_k2).
+Node plain_config(Node config);
+
 /// Returns the config.json of `args`, whose weights have the dtype `dtype`, as an update of `source`, the config.json
 /// of the model that it was made from. Keys that the family does not read stay, such as the names of labels, and so
 /// does the form of those that it reads (rope_parameters, or rope_theta and rope_scaling). Keys whose meaning has
-/// changed are replaced; quantization_config and auto_map (names of Python files) are left out, and a model_type whose
-/// class is in such a file (kimi_k2) becomes that of `args`. If `source` describes a model of another family, returns
-/// what `args` writes.
+/// changed are replaced, and plain_config is applied. If `source` describes a model of another family, returns what
+/// `args` writes.
 Node updated_config(const Node& source, const ModelFamily& family, const ModelArgs& args, const std::string& dtype);
 
 /// Returns `source`, a generation_config.json, with these stop tokens added to its own, and with the padding token.

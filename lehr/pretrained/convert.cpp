@@ -4,6 +4,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/config/json.h"
+#include "lehr/descriptor/config_update.h"
 #include "lehr/descriptor/text_config.h"
 #include "lehr/pretrained/model_parts.h"
 #include "lehr/pretrained/mtp_weights.h"
@@ -19,7 +20,7 @@ namespace fs = std::filesystem;
 // transformers 4 and dtype in transformers 5.
 std::string converted_config(const ConvertOptions& options, const descriptor::ModelArgs& args) {
   const fs::path file = options.model / "config.json";
-  Node config = descriptor::text_config_of(parse_json_file(file));
+  Node config = descriptor::plain_config(descriptor::text_config_of(parse_json_file(file)));
   if (options.dtype) {
     const std::string name = state::torch_name(*options.dtype);
     const bool is_new = config.find("dtype") != nullptr;

@@ -1,6 +1,7 @@
 #include "lehr/prune/prune.h"
 
 #include "lehr/config/json.h"
+#include "lehr/descriptor/config_update.h"
 #include "lehr/descriptor/text_config.h"
 #include "lehr/prune/pruned_model.h"
 
@@ -15,7 +16,7 @@ PruneReport write_pruned(const PruneTarget& target, const Pruning& pruning, cons
   report.left_out = child.parent().left_out();
 
   const auto source = target.model / "config.json";
-  Node config = descriptor::text_config_of(parse_json_file(source));
+  Node config = descriptor::plain_config(descriptor::text_config_of(parse_json_file(source)));
   if (report.after != report.before) {
     pretrained::set_blocks(config, child.args());
   }

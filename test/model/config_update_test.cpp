@@ -57,8 +57,8 @@ TEST(PublishedConfigs, LoseNoKeyAndNoOrder) {
       Node expected = without(without(source.config, "quantization_config"), "auto_map");
       expected.set("model_type", Node(source.family.hf_model_types.front()));  // Kimi K2 has another one
       if (const Node* modules = result.find(descriptor::kMtpModulesKey)) {
-        const int64_t count = int_or(source.config, descriptor::kMtpModulesKey, 1);
-        EXPECT_EQ(modules->as_int(), keeps_mtp_modules ? count : 0) << file.path();
+        const int64_t modules_of_source = int_or(source.config, descriptor::kMtpModulesKey, 1);
+        EXPECT_EQ(modules->as_int(), keeps_mtp_modules ? modules_of_source : 0) << file.path();
         expected.set(descriptor::kMtpModulesKey, *modules);
       }
       if (expected.find("dtype") == nullptr) {

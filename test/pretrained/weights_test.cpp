@@ -285,6 +285,17 @@ INSTANTIATE_TEST_SUITE_P(
         "nemotron_h_experts",
         "nemotron_h_latent"));
 
+// transformers would look for quantized weights, and does not know Kimi K2's type without the code of its folder.
+TEST(Convert, WritesPlainFolders) {
+  const Folder folder;
+  convert_checkpoint(
+      {.model = kReferences / "gpt_oss_mxfp4", .output = folder.path() / "plain", .dtype = at::kFloat}, families());
+  EXPECT_EQ(parse_json_file(folder.path() / "plain/config.json").find("quantization_config"), nullptr);
+  convert_checkpoint({.model = kReferences / "kimi_k2", .output = folder.path() / "kimi"}, families());
+  EXPECT_EQ(parse_json_file(folder.path() / "kimi/config.json").at("model_type").as_string(), "deepseek_v3");
+  expect_same_parameters(*loaded(folder.path() / "kimi"), *loaded(kReferences / "kimi_k2"));
+}
+
 TEST(Convert, ChangesTheTypeInFilesAndConfig) {
   const Folder folder;
   const fs::path original = kReferences / "qwen3moe_sparse_step2";
