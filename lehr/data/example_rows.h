@@ -65,8 +65,8 @@ auto example_batches(
     const BatchPlan& plan,
     const PrefetchOptions& options,
     const Make& make) {
-  using Batch = std::invoke_result_t<Make, const SampleOrder&, int64_t>;
-  return OrderedPipeline<int64_t, Batch>(
+  using Made = std::invoke_result_t<Make, const SampleOrder&, int64_t>;
+  return OrderedPipeline<int64_t, Made>(
       options.num_workers,
       options.depth,
       steps_of(order.repeat ? std::nullopt : std::optional(size), plan),

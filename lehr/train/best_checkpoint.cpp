@@ -39,21 +39,24 @@ std::optional<BestCheckpoint> best_checkpoint(const state::CheckpointStore& stor
 // folder or a link to somewhere else of that name is the user's, and stays.
 std::optional<int64_t> link_best(const state::CheckpointStore& store, bool keep) {
   const fs::path link = store.root() / kBestLink, fresh = store.root() / ".best";
-  const auto best = keep ? best_checkpoint(store) : std::nullopt;
+  std::optional<int64_t> best;
+  if (const auto found = keep ? best_checkpoint(store) : std::nullopt) {
+    best = found->step;
+  }
   std::error_code failure, ignored;
-  const fs::file_status found = fs::symlink_status(link, ignored);
-  const fs::path target = fs::is_symlink(found) ? fs::read_symlink(link, ignored) : fs::path();
+  const fs::file_status status = fs::symlink_status(link, ignored);
+  const fs::path target = fs::is_symlink(status) ? fs::read_symlink(link, ignored) : fs::path();
   const bool is_own = target.native().starts_with("step-") && !target.has_parent_path();
-  if (best && (!fs::exists(found) || is_own)) {
+  if (best && (!fs::exists(status) || is_own)) {
     fs::remove(fresh, ignored);
-    fs::create_directory_symlink(store.path_of(best->step).filename(), fresh, ignored);
+    fs::create_directory_symlink(store.path_of(*best).filename(), fresh, ignored);
     fs::rename(fresh, link, failure);
   }
   if ((!best || failure) && is_own) {
     fs::remove(link, ignored);
   }
   fs::remove(fresh, ignored);
-  return best ? std::optional(best->step) : std::nullopt;
+  return best;
 }
 
 state::WriteContents write_and_keep_best(
