@@ -8,6 +8,10 @@
 
 namespace lehr::optim {
 
+double learning_rate(const OptimizerConfig& config, const ParameterGroupConfig& group) {
+  return group.lr.value_or(config.lr * group.lr_multiplier);
+}
+
 ParameterGroups::ParameterGroups(const OptimizerConfig& config, const std::vector<std::string>& names) {
   Problems problems;
   config.check(problems);
@@ -19,7 +23,7 @@ ParameterGroups::ParameterGroups(const OptimizerConfig& config, const std::vecto
     patterns.emplace_back(group.pattern);
     groups_.push_back(
         {.pattern = group.pattern,
-         .lr = group.lr.value_or(config.lr * group.lr_multiplier),
+         .lr = learning_rate(config, group),
          .beta1 = group.beta1.value_or(config.beta1),
          .beta2 = group.beta2.value_or(config.beta2),
          .eps = group.eps.value_or(config.eps),

@@ -20,6 +20,9 @@ struct GroupSettings {
   int64_t parameters = 0;  ///< Number of parameters in the group.
 };
 
+/// Returns the learning rate of a group of `config`, before the schedule's factor.
+double learning_rate(const OptimizerConfig& config, const ParameterGroupConfig& group);
+
 /// Assigns every parameter to the first group whose pattern matches its name, else to the default group.
 class ParameterGroups {
  public:

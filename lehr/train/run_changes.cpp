@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/optim/parameter_groups.h"
 
 namespace lehr::train {
 
@@ -13,7 +14,7 @@ namespace {
 std::vector<double> learning_rates_of(const optim::OptimizerConfig& config) {
   std::vector<double> rates{config.lr};
   for (const optim::ParameterGroupConfig& group : config.param_groups) {
-    rates.push_back(group.lr.value_or(config.lr * group.lr_multiplier));
+    rates.push_back(optim::learning_rate(config, group));
   }
   return rates;
 }
