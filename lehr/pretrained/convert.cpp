@@ -3,9 +3,6 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
-#include "lehr/config/json.h"
-#include "lehr/descriptor/config_update.h"
-#include "lehr/descriptor/text_config.h"
 #include "lehr/pretrained/model_parts.h"
 #include "lehr/pretrained/mtp_weights.h"
 #include "lehr/pretrained/weights.h"
@@ -19,8 +16,7 @@ namespace fs = std::filesystem;
 // The config.json of the source's text model with the new dtype and replaced layers. The key is torch_dtype in
 // transformers 4 and dtype in transformers 5.
 std::string converted_config(const ConvertOptions& options, const descriptor::ModelArgs& args) {
-  const fs::path file = options.model / "config.json";
-  Node config = descriptor::plain_config(descriptor::text_config_of(parse_json_file(file)));
+  Node config = plain_text_config(options.model);
   if (options.dtype) {
     const std::string name = state::torch_name(*options.dtype);
     const bool is_new = config.find("dtype") != nullptr;
@@ -34,7 +30,7 @@ std::string converted_config(const ConvertOptions& options, const descriptor::Mo
   if (!options.replacements.empty()) {
     set_blocks(config, args);
   }
-  return config_text(file, config);
+  return config_text(options.model / "config.json", config);
 }
 
 bool is_floating(state::DType dtype) {

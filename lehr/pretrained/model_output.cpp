@@ -7,6 +7,8 @@
 #include "lehr/base/file.h"
 #include "lehr/base/open_file.h"
 #include "lehr/config/json.h"
+#include "lehr/descriptor/config_update.h"
+#include "lehr/descriptor/text_config.h"
 #include "lehr/pretrained/subblocks.h"
 #include "lehr/state/output_file.h"
 
@@ -128,6 +130,10 @@ void set_blocks(Node& config, const descriptor::ModelArgs& args) {
       config.set(key, *size);
     }
   }
+}
+
+Node plain_text_config(const fs::path& model) {
+  return descriptor::plain_config(descriptor::text_config_of(parse_json_file(model / "config.json")));
 }
 
 std::string config_text(const fs::path& source, const Node& config) {

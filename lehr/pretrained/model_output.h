@@ -37,6 +37,10 @@ struct WrittenModel {
 /// Throws a usage error if the folder exists, or its parent does not.
 void require_new_folder(const std::filesystem::path& output);
 
+/// Returns the config.json of the text model in the folder `model` without what does not hold for a folder that is made
+/// from it (descriptor::text_config_of, descriptor::plain_config).
+Node plain_text_config(const std::filesystem::path& model);
+
 /// Replaces the layer sizes in another model's config.json by those of `args`: block configs if layers differ;
 /// otherwise the common sizes without block configs, so that every reader of the family can read it.
 void set_blocks(Node& config, const descriptor::ModelArgs& args);

@@ -1,8 +1,5 @@
 #include "lehr/prune/prune.h"
 
-#include "lehr/config/json.h"
-#include "lehr/descriptor/config_update.h"
-#include "lehr/descriptor/text_config.h"
 #include "lehr/prune/pruned_model.h"
 
 namespace lehr::prune {
@@ -15,8 +12,7 @@ PruneReport write_pruned(const PruneTarget& target, const Pruning& pruning, cons
   report.after = child.args().block_configs();
   report.left_out = child.parent().left_out();
 
-  const auto source = target.model / "config.json";
-  Node config = descriptor::plain_config(descriptor::text_config_of(parse_json_file(source)));
+  Node config = pretrained::plain_text_config(target.model);
   if (report.after != report.before) {
     pretrained::set_blocks(config, child.args());
   }
@@ -27,7 +23,7 @@ PruneReport write_pruned(const PruneTarget& target, const Pruning& pruning, cons
        .max_shard_bytes = target.max_shard_bytes,
        .subblocks = target.subblocks,
        .texts =
-           {{"config.json", pretrained::config_text(source, config)},
+           {{"config.json", pretrained::config_text(target.model / "config.json", config)},
             {kPruningFile, pruning_json(pruning, target.model)}},
        .before_each = target.before_each},
       child.args(),

@@ -1,9 +1,7 @@
 #include "lehr/search/child.h"
 
 #include "lehr/config/json.h"
-#include "lehr/descriptor/config_update.h"
 #include "lehr/descriptor/model_descriptor.h"
-#include "lehr/descriptor/text_config.h"
 #include "lehr/prune/pruned_model.h"
 
 namespace lehr::search {
@@ -57,7 +55,7 @@ pretrained::WrittenModel write_child(
   pretrained::require_new_folder(output);
   const prune::PrunedModel cut(teacher, pruning_of(library.space(), choice), families);
   const ChildWeights weights(cut, library, choice);
-  Node config = descriptor::plain_config(descriptor::text_config_of(parse_json_file(teacher / "config.json")));
+  Node config = pretrained::plain_text_config(teacher);
   pretrained::set_blocks(config, cut.args());
   return pretrained::write_model_folder(
       {.model = teacher,
