@@ -55,13 +55,13 @@ double computing(const plan::ActionCost& cost) {
 }
 
 TEST(Emulate, OneRankComputesForAsLongAsThePlanSays) {
-  const plan::Plan plan = plan_of(mesh({}, 3));
+  const plan::Plan plan = plan_of(mesh({}, 3), {.achieved_fraction = 0.7});
   const Replay step = emulated(plan).step;
   const plan::StageCost& cost = plan.stages[0].cost;
   EXPECT_NEAR(
       step.ranks[0].computing,
       3 * (computing(cost.forward) + computing(cost.backward)) + cost.optimizer,
-      0.015 * plan.step_seconds);  // off by 1.03 %
+      0.01 * plan.step_seconds);
   EXPECT_EQ(step.ranks[0].waiting, 0);
   EXPECT_EQ(step.ranks[0].exposed(), 0);
   ASSERT_EQ(step.actions[0].size(), 6);
