@@ -50,6 +50,7 @@ TEST(Descriptors, AreFoundByNameOrByConfig) {
   auto family = qwen3_dense_family();
   family.descriptor = nullptr;
   own.add(family);
+  EXPECT_THAT(own.names(), ::testing::ElementsAre("qwen3"));
   EXPECT_THAT(problem([&] { own.descriptor("qwen3"); }), HasSubstr("model family 'qwen3': has no descriptor"));
 }
 

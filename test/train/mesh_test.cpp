@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <mutex>
 #include <optional>
+#include <set>
 
 #include "lehr/base/error.h"
 #include "test/train/mesh_support.h"
@@ -120,6 +121,14 @@ class EveryMesh : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Families, EveryMesh, ::testing::ValuesIn(every_family_and_mesh()), [](const auto& one) {
   return ::testing::PrintToString(one.param);
 });
+
+TEST(FamiliesOnMeshes, AreAllFamilies) {
+  std::set<std::string> found;
+  for (const Case& one : every_family_and_mesh()) {
+    found.insert(one.family);
+  }
+  EXPECT_THAT(found, ::testing::UnorderedElementsAreArray(testing::trained_families()));
+}
 
 // Families of which no mesh below has more than two data-parallel ranks have fewer sequences per step.
 Overrides run_of(const std::string& name) {
