@@ -134,8 +134,9 @@ RunCheckpoints::RunCheckpoints(
           coordinator_,
           device_queues,
           state::AsyncCheckpointer::kPinnedBytes,
-          config.checkpoint.keep_best ? write_and_keep_best(*store_, config.checkpoint.keep_latest_k, coordinator_)
-                                      : state::WriteContents())),
+          config.checkpoint.keep_best
+              ? [](const state::CheckpointStore& store) { return link_best(store, /*keep=*/true); }
+              : state::StepToKeep())),
       local_(std::make_unique<LocalCheckpoints>(
           config.checkpoint,
           checkpoint_root(config),
