@@ -134,9 +134,8 @@ RunCheckpoints::RunCheckpoints(
           coordinator_,
           device_queues,
           state::AsyncCheckpointer::kPinnedBytes,
-          config.checkpoint.keep_best
-              ? [](const state::CheckpointStore& store) { return link_best(store, /*keep=*/true); }
-              : state::StepToKeep())),
+          config.checkpoint.keep_best ? [](const auto& store) { return link_best(store, true); }
+                                      : state::StepToKeep())),
       local_(std::make_unique<LocalCheckpoints>(
           config.checkpoint,
           checkpoint_root(config),
