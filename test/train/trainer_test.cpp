@@ -534,17 +534,24 @@ TEST(Trainer, RefusesAFolderWithCheckpointsOfAnEarlierRunThatItWouldNotResume) {
   EXPECT_EQ(train(tiny_run(folder.path(), {{"checkpoint.folder", "again"}, {"training.steps", "3"}})).step, 3);
 }
 
-TEST(Trainer, RefusesACheckpointFolderOutsideOfItsOwn) {
+TEST(Trainer, RefusesFoldersOutsideOfItsOwn) {
   const Folder folder;
-  for (const char* outside : {"../shared", "a/../../b", "/tmp/checkpoints"}) {
-    EXPECT_THAT(
-        [&] {
-          tiny_run(folder.path(), {{"checkpoint.folder", outside}});
-        },
-        ::testing::ThrowsMessage<Error>(HasSubstr(
-            std::string(
-                "checkpoint.folder: expected a folder inside job.dump_folder, such as \"checkpoints\", found \"") +
-            outside + "\"; for checkpoints elsewhere, set job.dump_folder")));
+  for (const auto& one :
+       {std::pair("checkpoint.folder", "checkpoints"),
+        std::pair("metrics.save_tb_folder", "tensorboard"),
+        std::pair("profiling.save_traces_folder", "profile")}) {
+    for (const char* outside : {"../shared", "a/../../b", "/tmp/checkpoints"}) {
+      EXPECT_THAT(
+          [&] {
+            tiny_run(folder.path(), {{one.first, outside}});
+          },
+          ::testing::ThrowsMessage<Error>(HasSubstr(fmt::format(
+              "{}: expected a folder inside job.dump_folder, such as \"{}\", found \"{}\"; to write elsewhere, set "
+              "job.dump_folder",
+              one.first,
+              one.second,
+              outside))));
+    }
   }
   EXPECT_EQ(tiny_run(folder.path(), {{"checkpoint.folder", "a/..b"}}).checkpoint.folder, "a/..b");
 }
