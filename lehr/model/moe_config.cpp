@@ -86,6 +86,18 @@ void set_uniform_experts(MoEConfig& moe) {
   moe.uses_intermediate_size = true;
 }
 
+void require_one_expert_width(const Node& config) {
+  const auto width = optional_int(config, "moe_intermediate_size"), usual = optional_int(config, "intermediate_size");
+  const Node* blocks = config.find("block_configs");
+  require(
+      !width || !usual || *width == *usual || (blocks != nullptr && !blocks->is_null()),
+      "{}: moe_intermediate_size: transformers' class of this model type does not read it, and its experts have "
+      "intermediate_size; expected that ({}), found {}; remove one of the two",
+      config.origin(),
+      usual.value_or(0),
+      width.value_or(0));
+}
+
 void check_uniform_experts(const MoEConfig& moe, const char* model_type) {
   require(
       moe.norm_topk_prob && moe.decoder_sparse_step == 1 && moe.mlp_only_layers.empty(),

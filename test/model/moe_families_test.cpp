@@ -225,6 +225,19 @@ TEST(ConfigJsonOfExperts, RefusesWhatIsNotComputed) {
   for (const auto& [family, key, value, message] : cases) {
     EXPECT_THAT(problem(family, {{key, value}}), HasSubstr(message)) << family.name;
   }
+  const std::string width = "moe_intermediate_size";
+  for (const auto& family : {mixtral, gpt_oss, minimax}) {
+    const std::string usual = std::to_string(written(family, {}).at("intermediate_size").as_int());
+    EXPECT_THAT(
+        problem(family, {{width, "64"}}),
+        HasSubstr(
+            width +
+            ": transformers' class of this model type does not read it, and its experts have "
+            "intermediate_size; expected that (" +
+            usual + "), found 64"))
+        << family.name;
+    EXPECT_EQ(problem(family, {{width, usual}}), "accepted") << family.name;
+  }
   const std::string block = R"([{"attention": {"no_op": true}, "ffn": {"intermediate_size": 8}}])";
   EXPECT_THAT(
       problem(gpt_oss, {{"num_hidden_layers", "1"}, {"layer_types", "absent"}, {"block_configs", block}}),
