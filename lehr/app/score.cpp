@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "lehr/app/command.h"
 #include "lehr/app/model_and_data.h"
@@ -190,20 +189,17 @@ int score(const std::vector<std::string>& args, const train::TrainSpecs& specs, 
   ScoreOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options), keys_of<train::TrainConfig>());
   if (arguments.help) {
-    std::fputs(
-        ("lehr score CONFIG.toml --output DIR [--model DIR] [--section.key=value ...]\n\n"
-         "Runs a model on the data of a config and computes the importance of each of its parts: a score for each FFN\n"
-         "channel, each KV head, each expert of an MoE layer, and for the attention and the FFN of each layer as a\n"
-         "whole. lehr prune makes a smaller model of the parts with the highest scores.\n\n"
-         "  lehr score CONFIG.toml --output scores                       # all kinds of parts that the model has\n"
-         "  lehr score CONFIG.toml --output scores --kinds kv_heads,ffn  # only these\n\n"
-         "Batches have validation.local_batch_size sequences. docs/score.md has the formulas.\n\n"
-         "A model that needs several devices is sharded over them; each rank scores all sequences:\n\n"
-         "  lehr launch -n 4 -- score CONFIG.toml --output scores\n\n" +
-         arguments_help(ConfigObject::of(options)))
-            .c_str(),
-        stdout);
-    return 0;
+    return print_help(
+        "lehr score CONFIG.toml --output DIR [--model DIR] [--section.key=value ...]\n\n"
+        "Runs a model on the data of a config and computes the importance of each of its parts: a score for each FFN\n"
+        "channel, each KV head, each expert of an MoE layer, and for the attention and the FFN of each layer as a\n"
+        "whole. lehr prune makes a smaller model of the parts with the highest scores.\n\n"
+        "  lehr score CONFIG.toml --output scores                       # all kinds of parts that the model has\n"
+        "  lehr score CONFIG.toml --output scores --kinds kv_heads,ffn  # only these\n\n"
+        "Batches have validation.local_batch_size sequences. docs/score.md has the formulas.\n\n"
+        "A model that needs several devices is sharded over them; each rank scores all sequences:\n\n"
+        "  lehr launch -n 4 -- score CONFIG.toml --output scores\n\n",
+        ConfigObject::of(options));
   }
   require(arguments.positionals.size() == 1, "lehr score: expected one config file; see lehr score --help");
   const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = arguments.overrides});

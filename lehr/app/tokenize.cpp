@@ -1,5 +1,4 @@
 // lehr tokenize: converts lines to ids and back, or whole corpora to a token file.
-#include <cstdio>
 #include <iostream>
 
 #include "lehr/app/command.h"
@@ -124,15 +123,12 @@ int tokenize(const std::vector<std::string>& args) {
   TokenizeOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
-    std::fputs(
-        ("lehr tokenize --tokenizer DIR INPUT... --output corpus.tokens\n"
-         "lehr tokenize --tokenizer DIR --jsonl [--decode] < lines\n\n"
-         "Converts text files, JSON lines (also .gz and .zst), Parquet and Arrow files or folders of them to a\n"
-         "memory-mapped token file for [[data.datasets]], or converts standard input line by line.\n\n" +
-         arguments_help(ConfigObject::of(options)))
-            .c_str(),
-        stdout);
-    return 0;
+    return print_help(
+        "lehr tokenize --tokenizer DIR INPUT... --output corpus.tokens\n"
+        "lehr tokenize --tokenizer DIR --jsonl [--decode] < lines\n\n"
+        "Converts text files, JSON lines (also .gz and .zst), Parquet and Arrow files or folders of them to a\n"
+        "memory-mapped token file for [[data.datasets]], or converts standard input line by line.\n\n",
+        ConfigObject::of(options));
   }
   const bool corpus = !arguments.positionals.empty();
   require(
