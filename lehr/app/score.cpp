@@ -9,6 +9,7 @@
 #include "lehr/base/log.h"
 #include "lehr/base/progress.h"
 #include "lehr/config/command_line.h"
+#include "lehr/config/node_list.h"
 #include "lehr/config/suggest.h"
 #include "lehr/prune/score_model.h"
 #include "lehr/train/device.h"
@@ -168,11 +169,9 @@ void score_on(
   }
   scores.facts.set("model", Node(std::filesystem::weakly_canonical(folder).filename().string()));
   scores.facts.set("model_type", Node(opened.args->model_type()));
-  Node layers = Node::make_list();
-  for (const auto& block : opened.args->block_configs()) {
-    layers.push_back(Node(descriptor::describe(block)));
-  }
-  scores.facts.set("layers", std::move(layers));
+  scores.facts.set("layers", node_list(opened.args->block_configs(), [](const descriptor::BlockConfig& block) {
+                     return Node(descriptor::describe(block));
+                   }));
   scores.facts.set("data", Node(options.held_out ? "held out" : "training"));
   notice.defer();  // both files or none
   prune::write_scores(options.output, scores);

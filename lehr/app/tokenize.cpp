@@ -7,6 +7,7 @@
 #include "lehr/base/value_of.h"
 #include "lehr/config/command_line.h"
 #include "lehr/config/json.h"
+#include "lehr/config/node_list.h"
 #include "lehr/data/tokenize_corpus.h"
 #include "lehr/data/tokenizer.h"
 
@@ -47,11 +48,7 @@ struct TokenizeOptions {
 };
 
 Node ids_node(const std::vector<int32_t>& ids) {
-  Node list = Node::make_list();
-  for (const int32_t id : ids) {
-    list.push_back(Node(static_cast<int64_t>(id)));
-  }
-  return list;
+  return node_list(ids, [](int32_t id) { return Node(int64_t{id}); });
 }
 
 void convert_lines(const TokenizeOptions& options, const data::Tokenizer& tokenizer) {
