@@ -2,8 +2,6 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
-#include <fstream>
-#include <set>
 
 #include "lehr/descriptor/model_descriptor.h"
 #include "lehr/model/llama3/family.h"

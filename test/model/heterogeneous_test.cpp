@@ -2,8 +2,6 @@
 // stages and counts.
 #include <gmock/gmock.h>
 
-#include <cmath>
-
 #include "lehr/base/error.h"
 #include "test/base/any_error.h"
 #include "test/model/plain_decoder.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <optional>
 
 #include "test/base/usage_error.h"
 #include "test/train/mesh_support.h"

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 
 #include <array>
-#include <cmath>
 #include <fstream>
 
 #include "lehr/meter/memory_meter.h"
