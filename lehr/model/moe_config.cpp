@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "lehr/base/error.h"
+#include "lehr/config/node_list.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/decoder_limits.h"
 
@@ -51,15 +52,11 @@ MoEConfig MoEConfig::from_hf(const Node& config) {
 }
 
 void MoEConfig::to_hf(Node& node) const {
-  Node layers = Node::make_list();
-  for (const int64_t layer : mlp_only_layers) {
-    layers.push_back(Node(layer));
-  }
   node.set("decoder_sparse_step", Node(decoder_sparse_step));
   if (expert_bias) {
     node.set("expert_bias", Node(true));  // not a field of transformers
   }
-  node.set("mlp_only_layers", layers);
+  node.set("mlp_only_layers", node_list(mlp_only_layers));
   node.set("moe_intermediate_size", Node(moe_intermediate_size));
   node.set("norm_topk_prob", Node(norm_topk_prob));
   node.set("num_experts", Node(num_experts));

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "lehr/base/error.h"
 #include "lehr/config/json.h"
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/glm4_moe/family.h"
@@ -13,6 +12,7 @@
 #include "lehr/model/mixtral/family.h"
 #include "lehr/model/smollm3/family.h"
 #include "lehr/nn/moe.h"
+#include "test/base/any_error.h"
 #include "test/model/changed_config.h"
 
 namespace lehr::model {
@@ -249,12 +249,7 @@ TEST(ConfigJsonOfExperts, TakesOrRefusesOverrides) {
   const auto problem_of = [](const descriptor::ModelFamily& family, const descriptor::ModelOverrides& overrides) {
     const auto args = family.from_flavor("debugmodel");
     args->apply(overrides);
-    try {
-      args->check("");
-      return std::string("accepted");
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
+    return any_error::error_of([&] { args->check(""); });
   };
   descriptor::ModelOverrides sparse, unbiased, last, width;
   sparse.decoder_sparse_step = 2;

@@ -2,7 +2,6 @@
 // AdamW with stochastic rounding.
 #include <gmock/gmock.h>
 
-#include "lehr/base/error.h"
 #include "test/train/mesh_support.h"
 
 namespace lehr::train {

@@ -5,6 +5,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
+#include "test/base/any_error.h"
 #include "test/train/given_batches.h"
 #include "test/train/mesh_support.h"
 
@@ -150,13 +151,8 @@ TEST_P(AllowedChanges, EqualARunOfTheSameSequencesBitForBit) {
 TEST(Changes, ThatWereNotAllowedAreRefusedWithTheKeyAndTheWord) {
   const Folder folder;
   train(testing::tiny_run(folder.path(), kRun), kBefore);
-  const auto refusal = [&](const Overrides& overrides) -> std::string {
-    try {
-      train(testing::tiny_run(folder.path(), joined(kRun, overrides)));
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "accepted";
+  const auto refusal = [&](const Overrides& overrides) {
+    return any_error::error_of([&] { train(testing::tiny_run(folder.path(), joined(kRun, overrides))); });
   };
   const auto names = [](const char* key, const std::string& word) {
     return AllOf(HasSubstr(key), HasSubstr("add \"" + word + "\" to checkpoint.allow_changes"));
