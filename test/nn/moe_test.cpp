@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <numbers>
 
 #include "lehr/base/error.h"
 #include "lehr/nn/activation_checkpoint.h"
@@ -155,7 +156,7 @@ TEST(MoELayer, WithGeluAndARouterOfOtherStatesEqualsItsDefinition) {
       const auto e = chosen[t][k].item<int64_t>();
       const at::Tensor gate = at::mv(experts.gate_proj->weight[e], tokens[t]);
       const at::Tensor cube = 0.044715 * gate * gate * gate;
-      const at::Tensor bent = 0.5 * gate * (1 + (std::sqrt(2 / 3.14159265358979323846) * (gate + cube)).tanh());
+      const at::Tensor bent = 0.5 * gate * (1 + (std::sqrt(2 / std::numbers::pi) * (gate + cube)).tanh());
       const at::Tensor inner = bent * at::mv(experts.up_proj->weight[e], tokens[t]);
       sum = sum + weights[t][k] * at::mv(experts.down_proj->weight[e], inner);
     }

@@ -65,7 +65,7 @@ FullAttentionHeads read_full_attention_heads(const Node& config, const DecoderCo
         heads[layer] == (slides ? of_sliding : of_last),
         "{}: per_layer_config: expected the same heads in all layers with {}, found others in layer {}",
         config.origin(),
-        slides ? "a window, those of the model," : "full attention",
+        slides ? "a window (those of the model)" : "full attention",
         layer);
   }
   full.head_dim = of_last.width;
