@@ -2,6 +2,7 @@
 
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
+#include "lehr/model/gemma4/family.h"
 #include "lehr/model/glm4_moe/family.h"
 #include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/llama3/family.h"
@@ -31,6 +32,7 @@ train::TrainSpecs models() {
   specs.add({.family = model::olmo2_family(), .parallelize = model::parallelize_olmo2});
   specs.add({.family = model::olmo3_family(), .parallelize = model::parallelize_olmo3});
   specs.add({.family = model::gemma3_family(), .parallelize = model::parallelize_gemma3});
+  specs.add({.family = model::gemma4_family(), .parallelize = model::parallelize_gemma4});
   specs.add({.family = model::mixtral_family(), .parallelize = model::parallelize_mixtral});
   specs.add({.family = model::deepseek_v3_family(), .parallelize = model::parallelize_deepseek_v3});
   specs.add({.family = model::glm4_moe_family(), .parallelize = model::parallelize_glm4_moe});

@@ -139,16 +139,19 @@ Account of_mamba2(const DecoderForm& form, const Mamba2Form& sizes, const Worklo
 // `window` 0: none.
 Account of_attention(
     const DecoderForm& form, const AttentionSubblock& attention, int64_t window, const Workload& work) {
-  const int64_t queries = product({form.num_attention_heads, form.head_dim});
-  const int64_t keys = product({attention.num_key_value_heads, form.head_dim});
+  const FullAttentionForm other = form.full_attention.value_or(FullAttentionForm{.head_dim = form.head_dim});
+  const FullAttentionForm heads = window == 0 ? other : FullAttentionForm{.head_dim = form.head_dim};
+  const int64_t queries = product({form.num_attention_heads, heads.head_dim});
+  const int64_t keys = product({attention.num_key_value_heads, heads.head_dim});
+  const int64_t values = heads.keys_as_values ? 0 : keys;  // of the projection
   const int64_t gates = form.output_gate ? queries : 0;
-  const int64_t matrices = product({form.hidden_size, sum({queries, gates, keys, keys, queries})});
+  const int64_t matrices = product({form.hidden_size, sum({queries, gates, keys, values, queries})});
   const int64_t of_qk_norms =
-      form.qk_norm_width == nn::QKNormWidth::full ? sum({queries, keys}) : product({2, form.head_dim});
+      form.qk_norm_width == nn::QKNormWidth::full ? sum({queries, keys}) : product({2, heads.head_dim});
   const int64_t vectors = sum(
       {product({form.attention_norms, form.hidden_size}),
        form.qk_norm ? of_qk_norms : 0,
-       form.qkv_bias ? sum({queries, keys, keys}) : 0,
+       form.qkv_bias ? sum({queries, keys, values}) : 0,
        form.output_bias ? form.hidden_size : 0,
        form.attention_sinks ? form.num_attention_heads : 0});
   const int64_t parameters = sum({matrices, vectors});
@@ -191,6 +194,7 @@ Account of_moe_layer(const DecoderForm& form, const MoESubblock& moe, const Work
        router,
        gate,
        form.router_bias ? moe.num_local_experts : 0,
+       form.router_scales ? sum({form.hidden_size, moe.num_local_experts}) : 0,
        product({form.ffn_norms, form.hidden_size})});
   const int64_t size = sum({expert.matrices, expert.biases});
   return of_weights(

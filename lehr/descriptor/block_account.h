@@ -20,6 +20,12 @@ struct LatentAttentionForm {
   bool bias = false;  ///< Biases of the projections to latents, and of the output projection.
 };
 
+/// Heads of layers without a window, in models where they differ.
+struct FullAttentionForm {
+  int64_t head_dim = 0;
+  bool keys_as_values = false;  ///< No projection of values.
+};
+
 /// Sizes of gated DeltaNet (nn::GatedDeltaNet).
 struct GatedDeltaNetForm {
   int64_t num_key_heads = 0;
@@ -63,11 +69,13 @@ struct DecoderForm {
   int64_t ffn_matrices = 3;           ///< Matrices of a feed-forward block or an expert: 3 with a gate, 2 without.
   bool ffn_bias = false;              ///< Biases of all of these matrices.
   bool router_bias = false;           ///< A router bias that is a parameter.
+  bool router_scales = false;         ///< A factor per element of the router's input, and one per expert.
   bool shared_expert_gate = false;    ///< A gate of the shared expert's output.
   int64_t moe_latent_size = 0;        ///< Width of the tokens that routed experts map, between two projections; 0:
                                       ///< hidden_size.
   std::vector<int64_t> windows = {};  ///< Tokens that a token of each layer sees at most by the model's keys, 0 for all
                                       ///< of them; empty: all layers see all.
+  std::optional<FullAttentionForm> full_attention = {};
   std::optional<LatentAttentionForm> latent_attention = {};  ///< The attention of all layers, if it is this one.
   std::optional<GatedDeltaNetForm> delta_net = {};
   std::optional<Mamba2Form> mamba2 = {};

@@ -139,12 +139,13 @@ std::string format_blocks(const ModelBlocks& model) {
   rows.push_back(row_of("all", model.account.total()));
   const Account all = model.account.total();
   std::string text = fmt::format(
-      "{} layer{} of width {}, {} query heads of {}; weights of {} bytes, cache of {}; {} sequence{} of {} tokens\n",
+      "{} layer{} of width {}, {} query heads of {}{}; weights of {} bytes, cache of {}; {} sequence{} of {} tokens\n",
       model.blocks.size(),
       model.blocks.size() == 1 ? "" : "s",
       model.form.hidden_size,
       model.form.num_attention_heads,
       model.form.head_dim,
+      model.form.full_attention ? fmt::format(" ({} without a window)", model.form.full_attention->head_dim) : "",
       model.work.bytes_per_weight,
       model.work.bytes_per_cached,
       model.work.num_sequences,

@@ -7,11 +7,11 @@
 namespace lehr::descriptor {
 
 namespace {
-// A type of models of texts and images; their text models have the ending "_text".
+// A type of models of texts and images (and sounds); their text models have the ending "_text".
 struct Whole {
   std::string type;
   std::vector<std::pair<const char*, int64_t>> defaults;  // of keys that a published text_config leaves out
-  std::vector<std::string> encoder;                       // beginnings of names of the encoder's tensors
+  std::vector<std::string> encoder;                       // beginnings of names of the encoders' tensors
 };
 
 const std::vector<Whole>& known_types() {
@@ -25,7 +25,15 @@ const std::vector<Whole>& known_types() {
             {"num_key_value_heads", 4},
             {"head_dim", 256},
             {"max_position_embeddings", 131072}},
-       .encoder = {"vision_tower.", "model.vision_tower.", "multi_modal_projector.", "model.multi_modal_projector."}}};
+       .encoder = {"vision_tower.", "model.vision_tower.", "multi_modal_projector.", "model.multi_modal_projector."}},
+      {.type = "gemma4",
+       .defaults =
+           {{"vocab_size", 262144},
+            {"num_attention_heads", 8},
+            {"num_key_value_heads", 4},
+            {"head_dim", 256},
+            {"max_position_embeddings", 131072}},
+       .encoder = {"model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio."}}};
   return types;
 }
 

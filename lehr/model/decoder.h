@@ -109,10 +109,13 @@ Layer make_layer(const LayerParameters& params, int64_t index) {
   }
 }
 
-/// The number of elements of a head that are rotated: the layer's rotary_dim, if it has that field, or its head_dim.
+/// The number of elements of a head that are rotated: the layer's rotary_dim, if it has that field, or its head_dim;
+/// that of full_attention in layers without a window, if it has that field.
 template <class LayerParameters>
-int64_t rotary_dim_of(const LayerParameters& params) {
-  if constexpr (requires { params.rotary_dim; }) {
+int64_t rotary_dim_of(const LayerParameters& params, bool slides) {
+  if constexpr (requires { params.full_attention; }) {
+    return slides ? params.head_dim : params.full_attention.head_dim;
+  } else if constexpr (requires { params.rotary_dim; }) {
     return params.rotary_dim.value_or(params.head_dim);
   } else {
     return params.head_dim;

@@ -58,6 +58,13 @@ descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderCo
     form.windows.push_back(config.pattern.window(layer).value_or(0));
   }
   form.moe_latent_size = config.moe ? config.moe->moe_latent_size : 0;
+  if (config.moe && config.moe->beside_dense) {
+    form.ffn_norms += 3;  // after the block, before the experts and after them
+  }
+  if (config.full_attention) {
+    form.full_attention = {
+        .head_dim = config.full_attention->head_dim, .keys_as_values = config.full_attention->keys_as_values};
+  }
   if (config.latent_attention) {
     form.latent_attention = config.latent_attention->form();
   }
@@ -87,7 +94,9 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
     multiplied -= moe_layer->num_idle_parameters();
   }
   // Forward and backward of the score and of the weighted value.
-  const int64_t attention_of_pair = 6 * config.num_attention_heads * (config.query_width() + config.value_width());
+  const auto attention_of_pair = [&config](int64_t layer) {
+    return 6 * config.num_attention_heads * (config.query_width(layer) + config.value_width(layer));
+  };
   int64_t attention = 0, linear = 0;
   std::vector<int64_t> attention_of_layers, linear_of_layers;
   for (const auto& block : config.blocks()) {
@@ -97,16 +106,16 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
     const int64_t window = std::min(config.window(layer).value_or(seq_len), seq_len);
     const int64_t length = window == seq_len ? seq_len : 2 * window - window * window / seq_len;
     const bool is_linear = kept != nullptr && config.has_states(layer);
-    attention_of_layers.push_back(kept != nullptr && !is_linear ? attention_of_pair * length : 0);
+    attention_of_layers.push_back(kept != nullptr && !is_linear ? attention_of_pair(layer) * length : 0);
     attention += attention_of_layers.back();
     linear_of_layers.push_back(is_linear ? config.flops_of_states() : 0);
     linear += linear_of_layers.back();
     const int64_t cached = kept == nullptr || is_linear ? 0
                            : config.latent_attention    ? config.latent_attention->cached_per_token()
-                                                        : 2 * kept->num_key_value_heads * config.head_dim;
+                                                        : 2 * kept->num_key_value_heads * config.query_width(layer);
     counts.kv_cache_per_token.push_back(cached);
   }
-  attention += config.mtp_modules() * attention_of_pair * seq_len;
+  attention += config.mtp_modules() * attention_of_pair(0) * seq_len;
   counts.attention_flops_per_pair = attention / seq_len;
   counts.flops_per_token = 6 * multiplied + linear + attention;
   counts.causal_flops_per_token = 6 * multiplied + linear + attention / 2;

@@ -2,6 +2,9 @@
 // its layer's parameters.
 #pragma once
 
+#include <algorithm>
+#include <string_view>
+
 #include "lehr/base/error.h"
 #include "lehr/config/node.h"
 #include "lehr/descriptor/model_args.h"
@@ -30,6 +33,9 @@ void require_keys(const Node& config, std::span<const char* const> keys, std::sp
 /// null.
 int64_t read_key_value_heads(const Node& config, int64_t otherwise);
 
+/// The key of config.json for the differences of single layers, which read_blocks reads unless it is one of kOwnKeys.
+inline constexpr const char* kPerLayerConfig = "per_layer_config";
+
 /// The name of the only segment of a vocabulary that is not split.
 inline constexpr const char* kWholeVocabulary = "default";
 
@@ -47,6 +53,7 @@ inline constexpr const char* kWholeVocabulary = "default";
 ///   DecoderConfig& shape), which reads them and sets defaults of its own; static write(const DecoderConfig&, Node&),
 ///   which writes them;
 /// - kNormWeight, the kind of the final norm's weight, and static embedding_factor(const DecoderConfig&);
+/// - static adjust(DecoderConfig&), which makes settings fit the number of layers, after it was read or overridden;
 /// - kMtpNames, if published folders have modules for multi-token prediction, which read and write count.
 template <class Family_>
 class DecoderArgs : public descriptor::ModelArgs {
@@ -82,7 +89,12 @@ class DecoderArgs : public descriptor::ModelArgs {
     config_.eos_token_id = eos ? std::vector<int64_t>{*eos} : std::vector<int64_t>{};
     config_.pad_token_id = pad;
   }
-  void apply(const descriptor::ModelOverrides& overrides) override { config_.apply(overrides); }
+  void apply(const descriptor::ModelOverrides& overrides) override {
+    config_.apply(overrides);
+    if constexpr (requires { Family::adjust(config_); }) {
+      Family::adjust(config_);
+    }
+  }
   void check(const std::string& where) const override {
     config_.check(where);
     try {
@@ -158,7 +170,10 @@ class DecoderArgs : public descriptor::ModelArgs {
     if (config_.head == descriptor::Head::causal_lm) {
       return std::make_shared<CausalLM>(
           typename CausalLM::Parameters{
-              .model = backbone, .tie_word_embeddings = config_.tie_word_embeddings, .mtp = mtp_parameters()},
+              .model = backbone,
+              .tie_word_embeddings = config_.tie_word_embeddings,
+              .mtp = mtp_parameters(),
+              .logit_softcap = config_.final_logit_softcapping},
           options.stage,
           options.hidden_states_snapshot_mode,
           options.checkpointing);
@@ -352,7 +367,12 @@ DecoderConfig read_config(const Node& config) {
   if constexpr (requires { Family::read(config, shape); }) {
     Family::read(config, shape);
   }
-  read_blocks(config, shape);
+  if constexpr (requires { Family::adjust(shape); }) {
+    Family::adjust(shape);
+  }
+  if (std::find(own_keys.begin(), own_keys.end(), std::string_view(kPerLayerConfig)) == own_keys.end()) {
+    read_blocks(config, shape);
+  }
   return shape;
 }
 

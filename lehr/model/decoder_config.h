@@ -65,15 +65,30 @@ struct DecoderConfig {
   int64_t num_nextn_predict_layers = 0;
   bool keeps_mtp_modules = false;
 
+  /// Of layers without a window, if they have other heads; head_dim and num_key_value_heads are then of the others.
+  std::optional<FullAttentionHeads> full_attention = {};
+  std::optional<double> final_logit_softcapping = {};  ///< Of the logits (ops/logit_softcap.h).
+
   /// The number of modules for multi-token prediction that the model has.
   int64_t mtp_modules() const {
     return keeps_mtp_modules && head == descriptor::Head::causal_lm ? num_nextn_predict_layers : 0;
   }
   /// Rotated elements of a head.
   int64_t rotary_dim() const { return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor); }
-  /// Width of a query head, and of a value head.
-  int64_t query_width() const { return latent_attention ? latent_attention->qk_head_dim() : head_dim; }
-  int64_t value_width() const { return latent_attention ? latent_attention->v_head_dim : head_dim; }
+  /// Width of a query head of a layer, and of a value head.
+  int64_t query_width(int64_t layer) const {
+    return latent_attention                           ? latent_attention->qk_head_dim()
+           : full_attention && !pattern.slides(layer) ? full_attention->head_dim
+                                                      : head_dim;
+  }
+  int64_t value_width(int64_t layer) const {
+    return latent_attention ? latent_attention->v_head_dim : query_width(layer);
+  }
+  /// Key and value heads of a layer with grouped-query attention, unless a block config has others.
+  int64_t key_value_heads(int64_t layer) const {
+    const bool own = full_attention && full_attention->num_key_value_heads > 0 && !pattern.slides(layer);
+    return own ? full_attention->num_key_value_heads : num_key_value_heads;
+  }
 
   /// Reads the fields of config.json that families share. Throws a usage error that names the field for a feature that
   /// the shared decoder does not support (attention dropout, another activation, ...), except for keys in `own_keys`,

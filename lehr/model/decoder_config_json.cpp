@@ -255,13 +255,28 @@ void DecoderConfig::check(const std::string& where) const {
       num_attention_heads);
   check_blocks(*this, where);
   require(head_dim % 2 == 0, "{}head_dim: expected an even number (RoPE rotates pairs), found {}", where, head_dim);
+  if (full_attention) {
+    const auto& [width, key_value_heads, keys_as_values] = *full_attention;
+    require(width % 2 == 0, "{}global_head_dim: expected an even number (RoPE rotates pairs), found {}", where, width);
+    require(
+        key_value_heads == 0 || num_attention_heads % key_value_heads == 0,
+        "{}num_attention_heads: expected a multiple of num_global_key_value_heads ({}), found {}",
+        where,
+        key_value_heads,
+        num_attention_heads);
+  }
+  require(
+      !final_logit_softcapping || *final_logit_softcapping > 0,
+      "{}final_logit_softcapping: expected a positive number, found {}; null for none",
+      where,
+      final_logit_softcapping.value_or(0));
   require(
       partial_rotary_factor > 0 && partial_rotary_factor <= 1 && rotary_dim() > 0 && rotary_dim() % 2 == 0,
       "{}partial_rotary_factor: expected a part of head_dim ({}) with an even number of elements, found {}",
       where,
       head_dim,
       partial_rotary_factor);
-  check_rope_scaling(rope_scaling, rope_theta, rotary_dim(), where);
+  check_rope_scaling(rope_scaling, rope_theta, full_attention ? full_attention->head_dim : rotary_dim(), where);
   if (sliding_rope) {
     positive("rope_theta of sliding_attention", sliding_rope->theta);
     check_rope_scaling(sliding_rope->scaling, sliding_rope->theta, head_dim, where);

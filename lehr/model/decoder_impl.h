@@ -20,13 +20,13 @@ DecoderImpl<Layer, LayerParameters>::DecoderImpl(
     : stage_(stage),
       hidden_states_snapshot_mode_(hidden_states_snapshot_mode),
       checkpointing_(enable_checkpointing),
-      rope_provider_(params.rope_base, rotary_dim_of(params.layer), params.rope_scaling),
+      rope_provider_(params.rope_base, rotary_dim_of(params.layer, false), params.rope_scaling),
       pattern_(params.pattern),
       embedding_factor_(params.embedding_factor),
       hidden_size_(params.layer.hidden_size) {
   if (params.sliding_rope) {
     sliding_rope_provider_.emplace(
-        params.sliding_rope->theta, rotary_dim_of(params.layer), params.sliding_rope->scaling);
+        params.sliding_rope->theta, rotary_dim_of(params.layer, true), params.sliding_rope->scaling);
   }
   const auto init = nn::Init::normal(params.layer.initializer_range);
   if (stage.is_current_stage_first()) {

@@ -64,11 +64,12 @@ Totals totals_of(const DecoderConfig& shape, const std::vector<descriptor::Block
       totals.head_elements += 2 * (keys + values);
       totals.parameters += hidden * (2 * keys + 3 * values + 2 * real(linear.linear_num_value_heads));
     } else if (attention != nullptr) {
-      const double heads = real(shape.num_attention_heads) * real(std::max(shape.query_width(), shape.value_width()));
+      const auto index = static_cast<int64_t>(layer);
+      const double width = real(std::max(shape.query_width(index), shape.value_width(index)));
+      const double heads = real(shape.num_attention_heads) * width;
       totals.head_elements += heads;
-      totals.parameters += shape.latent_attention
-                               ? latent_parameters(shape, *shape.latent_attention)
-                               : 2 * hidden * (heads + real(attention->num_key_value_heads) * real(shape.head_dim));
+      totals.parameters += shape.latent_attention ? latent_parameters(shape, *shape.latent_attention)
+                                                  : 2 * hidden * (heads + real(attention->num_key_value_heads) * width);
     }
     totals.parameters += hidden * hidden * (real(block.attention_is_linear()) + real(block.ffn_is_linear()));
     if (const auto* ffn = std::get_if<FFNSubblock>(&block.ffn)) {
@@ -94,6 +95,12 @@ void check_sizes(const DecoderConfig& shape, const std::string& where) {
   require_size(where, "num_attention_heads", shape.num_attention_heads);
   require_size(where, "num_key_value_heads", shape.num_key_value_heads);
   require_size(where, "head_dim", shape.head_dim);
+  if (shape.full_attention) {
+    require_size(where, "global_head_dim", shape.full_attention->head_dim);
+    if (const int64_t heads = shape.full_attention->num_key_value_heads; heads != 0) {
+      require_size(where, "num_global_key_value_heads", heads);
+    }
+  }
   require_size(where, "max_position_embeddings", shape.max_position_embeddings);
   if (descriptor::is_classifier(shape.head)) {
     require_size(where, "num_labels", shape.num_labels, kMostLabels);

@@ -7,7 +7,7 @@
 namespace lehr::model {
 
 namespace {
-constexpr std::string_view kGroupedExperts = ".mlp.grouped_experts.";
+constexpr std::string_view kGroupedExperts = ".grouped_experts.";
 constexpr std::string_view kSharedExpert = ".mlp.shared_expert.";    // one expert, with the width of all of them
 constexpr const char* kStoredSharedExpert = ".mlp.shared_experts.";  // DeepSeek-V3's name
 constexpr std::string_view kConvQuery = ".conv1d.query";             // the first of the three parts of conv1d.weight
@@ -25,12 +25,12 @@ state::StateMap table(const std::string& whole, const std::string& prefix, const
   return segments.size() == 1 ? state::rename(whole, segments.front()) : state::split(whole, segments, 0, rows);
 }
 
-// The map of one MoE layer. `layer` is a name such as "model.layers.3"; `parameters` are its experts' parameters in the
-// order of the model.
+// The map of one MoE layer. `layer` is a name such as "model.layers.3.mlp"; `parameters` are its experts' parameters in
+// the order of the model.
 state::StateMap experts_map(
     const std::string& layer, const std::vector<nn::NamedParameter>& parameters, descriptor::ExpertLayout layout) {
   const std::string ours = layer + std::string(kGroupedExperts);
-  const std::string theirs = layer + ".mlp.experts.";
+  const std::string theirs = layer + ".experts.";
   const bool joined = parameters.front().name.starts_with(ours + "gate_up_proj.");
   if (joined) {
     std::vector<state::StateMap> maps;  // gpt-oss stores matrices as (E, in, out), in one layout only

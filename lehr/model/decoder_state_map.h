@@ -23,6 +23,7 @@ namespace lehr::model {
 /// | ...mlp.experts.up_proj, ...down_proj | the same of experts without gates (Nemotron-H) |
 /// | ...mlp.experts.{gate_up,down}_proj | ...mlp.grouped_experts.{gate_up,down}_proj.weight, transposed (gpt-oss) |
 /// | ...mlp.experts.{gate_up,down}_proj_bias | ...mlp.grouped_experts.{gate_up,down}_proj.bias (gpt-oss) |
+/// | ...X.experts.*, as those of mlp | ...X.grouped_experts.* of an MoE layer with another name X (Gemma 4) |
 /// | ...linear_attn.conv1d.weight | ...linear_attn.conv1d.{query,key,value}, split by rows (Qwen3-Next) |
 ///
 /// A bare backbone (with an embedding head) is stored without "model.".

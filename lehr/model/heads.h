@@ -17,6 +17,7 @@ struct ForCausalLMParameters {
   bool tie_word_embeddings = false;
   /// Modules for multi-token prediction. They use the embeddings, too.
   std::optional<MtpParameters<decltype(BackboneParameters::layer)>> mtp = {};
+  std::optional<double> logit_softcap = {};  ///< Of the logits (ops/logit_softcap.h).
 };
 
 /// Parameters of a backbone with a classification head.
@@ -98,7 +99,8 @@ class ForCausalLMImpl : public WithHead<Backbone> {
           nn::SplitLanguageModellingHead(
               params.model.vocabulary(),
               params.model.layer.hidden_size,
-              nn::Init::normal(params.model.layer.initializer_range)));
+              nn::Init::normal(params.model.layer.initializer_range),
+              params.logit_softcap));
       if (params.tie_word_embeddings) {
         lm_head->tie_to(*embeddings(params.model));
       }
@@ -149,6 +151,8 @@ class ForCausalLMImpl : public WithHead<Backbone> {
     require(static_cast<bool>(lm_head), "head_weight: only the last stage has the language-modelling head");
     return lm_head->whole_weight();
   }
+
+  std::optional<double> head_softcap() const override { return lm_head ? lm_head->softcap() : std::nullopt; }
 
   int64_t num_mtp_modules() const override { return mtp ? static_cast<int64_t>(mtp->size()) : 0; }
 

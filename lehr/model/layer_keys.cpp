@@ -19,15 +19,13 @@ const Node* rope_table(const Node& config, const char* kind) {
   return table != nullptr && !table->is_null() ? table : nullptr;
 }
 
-Rope read_rope_table(const Node& table, double theta, int64_t max_position_embeddings) {
+Rope read_rope_table(const Node& table, double theta, const RopeScalingContext& context) {
   require(
       bool_or(table, "truncate", true),
       "{}: {}.truncate: expected true, found false; transformers ignores this key in models of this type",
       table.origin(),
       table.key());
-  return {
-      .theta = double_or(table, "rope_theta", theta),
-      .scaling = read_rope_scaling(table, {.max_position_embeddings = max_position_embeddings})};
+  return {.theta = double_or(table, "rope_theta", theta), .scaling = read_rope_scaling(table, context)};
 }
 
 // transformers 4 reads `type` as rope_type, transformers 5 ignores it in models of these types.
@@ -115,8 +113,14 @@ void write_qwen_windows(const DecoderConfig& shape, Node& node) {
 }
 
 void read_layer_ropes(
-    const Node& config, const Rope& full, const Rope& sliding, const char* sliding_key, DecoderConfig& shape) {
-  const int64_t positions = shape.max_position_embeddings;
+    const Node& config,
+    const Rope& full,
+    const Rope& sliding,
+    const char* sliding_key,
+    DecoderConfig& shape,
+    bool proportional) {
+  const RopeScalingContext context{
+      .max_position_embeddings = shape.max_position_embeddings, .proportional = proportional};
   if (const Node* tables = config.find("rope_parameters"); tables != nullptr && !tables->is_null()) {
     for (const auto& [key, value] : tables->entries()) {
       require(
@@ -134,14 +138,14 @@ void read_layer_ropes(
     of_sliding.theta = double_or(config, sliding_key, sliding.theta);
   }
   if (const Node* table = rope_table(config, kFull)) {
-    of_full = read_rope_table(*table, of_full.theta, positions);
+    of_full = read_rope_table(*table, of_full.theta, context);
   }
   if (const Node* table = rope_table(config, kSliding)) {
-    of_sliding = read_rope_table(*table, of_sliding.theta, positions);
+    of_sliding = read_rope_table(*table, of_sliding.theta, context);
   }
   if (const Node* scaling = config.find("rope_scaling"); scaling != nullptr && !scaling->is_null()) {
     refuse_type(*scaling);
-    of_full = read_rope_table(*scaling, of_full.theta, positions);
+    of_full = read_rope_table(*scaling, of_full.theta, context);
   }
   shape.rope_theta = of_full.theta;
   shape.rope_scaling = of_full.scaling;

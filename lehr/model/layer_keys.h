@@ -25,9 +25,15 @@ void write_qwen_windows(const DecoderConfig& shape, Node& node);
 
 /// Reads the rotary positions of models whose sliding layers have their own: rope_parameters with a table for each kind
 /// of layer, or rope_theta, rope_scaling (of the full layers) and `sliding_key` (the base of the sliding layers; null
-/// if they have no key). Bases that config.json lacks are those of `full` and `sliding`.
+/// if they have no key). Bases that config.json lacks are those of `full` and `sliding`. `proportional` is that of
+/// RopeScalingContext.
 void read_layer_ropes(
-    const Node& config, const Rope& full, const Rope& sliding, const char* sliding_key, DecoderConfig& shape);
+    const Node& config,
+    const Rope& full,
+    const Rope& sliding,
+    const char* sliding_key,
+    DecoderConfig& shape,
+    bool proportional = false);
 
 /// Writes rope_parameters with a table for each kind of layer.
 void write_layer_ropes(const DecoderConfig& shape, Node& node);

@@ -30,6 +30,13 @@ struct LayerPattern {
   LayerPattern shifted(int64_t count) const;
 };
 
+/// The heads of layers without a window, in models where they differ (Gemma 4).
+struct FullAttentionHeads {
+  int64_t head_dim = 0;
+  int64_t num_key_value_heads = 0;  ///< 0: those of the model.
+  bool keys_as_values = false;      ///< nn::GroupedQueryAttentionParameters::keys_as_values
+};
+
 /// A pattern in which all layers have the window, or none without one.
 LayerPattern with_window(std::optional<int64_t> window);
 

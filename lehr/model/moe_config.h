@@ -24,6 +24,7 @@ struct MoEConfig {
   bool uses_intermediate_size = false;        ///< moe_intermediate_size is the key intermediate_size (Mixtral).
   int64_t n_shared_experts = 0;  ///< Experts that every token uses: one expert, as wide as all of these together.
   int64_t shared_expert_intermediate_size = 0;  ///< Inner width of a shared expert with a gate (Qwen3-Next).
+  bool beside_dense = false;    ///< The layer also has a feed-forward block of intermediate_size (Gemma 4).
   int64_t moe_latent_size = 0;  ///< Width of the tokens that routed experts map (Nemotron 3 Super); 0: hidden_size.
   nn::RouterOptions router = {};
   nn::ExpertOptions experts = {};

@@ -13,16 +13,20 @@ nn::RopeScaling read_rope_scaling(const Node& rope, const RopeScalingContext& co
         value.origin(),
         value.key());
   }
-  require(
-      context.partial || double_or(rope, "partial_rotary_factor", 1) == 1,
-      "{}: {}.partial_rotary_factor: expected 1, found another value; this is not supported",
-      rope.origin(),
-      rope.key());
   const Node* type_node = rope.find("rope_type");
   if (type_node == nullptr) {
     type_node = rope.find("type");
   }
   const std::string type = type_node != nullptr ? type_node->as_string() : "default";
+  if (type == "proportional" && context.proportional) {
+    return nn::ProportionalRopeScaling{
+        .factor = double_or(rope, "factor", 1), .partial_rotary_factor = double_or(rope, "partial_rotary_factor", 1)};
+  }
+  require(
+      context.partial || double_or(rope, "partial_rotary_factor", 1) == 1,
+      "{}: {}.partial_rotary_factor: expected 1, found another value; this is not supported",
+      rope.origin(),
+      rope.key());
   const auto own_original = optional_int(rope, "original_max_position_embeddings");
   const auto original =
       context.original_max_position_embeddings ? context.original_max_position_embeddings : own_original;
@@ -135,6 +139,13 @@ struct WriteRopeScaling {
     node.set("low_freq_factor", Node(s.low_freq_factor));
     node.set("high_freq_factor", Node(s.high_freq_factor));
     node.set("original_max_position_embeddings", Node(s.original_max_position_embeddings));
+    return node;
+  }
+  Node operator()(const nn::ProportionalRopeScaling& s) const {
+    Node node = Node::make_table();
+    node.set("rope_type", Node("proportional"));
+    node.set("factor", Node(s.factor));
+    node.set("partial_rotary_factor", Node(s.partial_rotary_factor));
     return node;
   }
 };

@@ -14,7 +14,8 @@ struct RopeScalingContext {
   int64_t max_position_embeddings;
   /// The key beside the table, which transformers prefers to the one in it.
   std::optional<int64_t> original_max_position_embeddings = {};
-  bool partial = false;  ///< The family supports heads that are rotated in part.
+  bool partial = false;       ///< The family supports heads that are rotated in part.
+  bool proportional = false;  ///< The family supports nn::ProportionalRopeScaling.
 };
 
 /// Reads a rope_scaling or rope_parameters table. Throws a usage error for an unknown rope_type, and for heads that are

@@ -48,6 +48,7 @@ GroupedQueryAttentionImpl::GroupedQueryAttentionImpl(const GroupedQueryAttention
       rotary_style_(params.rotary_style),
       qk_norm_width_(params.qk_norm_width),
       output_gate_(params.output_gate),
+      v_norm_eps_(params.v_norm_eps),
       options_{.scale = params.scale, .softcap = params.softcap, .window = params.sliding_window, .sinks = {}} {
   check(params, rotary_dim_);
   ops::check_attention_options("attention", options_);
@@ -57,7 +58,9 @@ GroupedQueryAttentionImpl::GroupedQueryAttentionImpl(const GroupedQueryAttention
   q_proj = register_module(
       "q_proj", Linear(params.hidden_size, output_gate_ ? 2 * query_size : query_size, params.init, bias));
   k_proj = register_module("k_proj", Linear(params.hidden_size, key_value_size, params.init, bias));
-  v_proj = register_module("v_proj", Linear(params.hidden_size, key_value_size, params.init, bias));
+  if (!params.keys_as_values) {
+    v_proj = register_module("v_proj", Linear(params.hidden_size, key_value_size, params.init, bias));
+  }
   o_proj =
       register_module("o_proj", Linear(query_size, params.hidden_size, params.init, params.output_bias.value_or(bias)));
   if (params.qk_norm_eps) {
@@ -83,13 +86,20 @@ at::Tensor GroupedQueryAttentionImpl::forward(
   const int64_t query_width = output_gate_ ? 2 * head_dim_ : head_dim_;
   at::Tensor query = q_proj(hidden_states);  // (B, T, Hq * D)
   at::Tensor key = k_proj(hidden_states);    // (B, T, Hkv * D)
+  at::Tensor value = v_proj ? at::Tensor() : key;
   if (q_norm && qk_norm_width_ == QKNormWidth::full) {
     query = q_norm(query);
     key = k_norm(key);
   }
-  query = query.view({batch, tokens, -1, query_width});                           // (B, T, Hq, D)
-  key = key.view({batch, tokens, -1, head_dim_});                                 // (B, T, Hkv, D)
-  at::Tensor value = v_proj(hidden_states).view({batch, tokens, -1, head_dim_});  // (B, T, Hkv, D)
+  if (v_proj) {
+    value = v_proj(hidden_states);
+  }
+  query = query.view({batch, tokens, -1, query_width});  // (B, T, Hq, D)
+  key = key.view({batch, tokens, -1, head_dim_});        // (B, T, Hkv, D)
+  value = value.view({batch, tokens, -1, head_dim_});    // (B, T, Hkv, D)
+  if (v_norm_eps_) {
+    value = rms_norm(value, *v_norm_eps_);
+  }
   at::Tensor gate;
   if (output_gate_) {
     gate = query.narrow(-1, head_dim_, head_dim_);  // (B, T, Hq, D)

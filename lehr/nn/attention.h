@@ -83,6 +83,9 @@ struct GroupedQueryAttentionParameters {
   /// Multiplies the heads' outputs by sigmoid gates (Qiu et al., https://arxiv.org/abs/2505.06708). As in Qwen3-Next,
   /// q_proj outputs the query and then the gate of each head.
   bool output_gate = false;
+  bool keys_as_values = false;            ///< No v_proj: a value is its key before QK-norm and rotation (Gemma 4).
+  std::optional<double> v_norm_eps = {};  ///< Epsilon of an RMSNorm of each value head, which has no weight (Gemma 4);
+                                          ///< none if unset.
 };
 
 /// Causal self-attention with grouped key/value heads and rotary positions. The number of local heads follows from the
@@ -107,7 +110,7 @@ class GroupedQueryAttentionImpl : public Module, public HasAttentionCore {
 
   Linear q_proj{nullptr};
   Linear k_proj{nullptr};
-  Linear v_proj{nullptr};
+  Linear v_proj{nullptr};  // empty with keys_as_values
   Linear o_proj{nullptr};
   RMSNorm q_norm{nullptr};  // empty without QK-norm
   RMSNorm k_norm{nullptr};
@@ -125,6 +128,7 @@ class GroupedQueryAttentionImpl : public Module, public HasAttentionCore {
   RotaryStyle rotary_style_;
   QKNormWidth qk_norm_width_;
   bool output_gate_;
+  std::optional<double> v_norm_eps_;
   ops::AttentionOptions options_;  // without the sinks, which are a parameter
 };
 LEHR_MODULE(GroupedQueryAttention);

@@ -1,6 +1,7 @@
 // Knowledge distillation: a teacher's results on a batch, and a model's comparison with them.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "lehr/base/torch.h"
@@ -8,15 +9,16 @@
 
 namespace lehr::nn {
 
-/// A teacher's results on the tokens of a batch; the first two on the last stage only.
+/// A teacher's results on the tokens of a batch; the first three on the last stage only.
 struct DistillationTargets {
-  at::Tensor hidden_states;  ///< (B, T, the teacher's hidden size), after its final norm.
-  at::Tensor head_weight;    ///< (V, the teacher's hidden size).
+  at::Tensor hidden_states;            ///< (B, T, the teacher's hidden size), after its final norm.
+  at::Tensor head_weight;              ///< (V, the teacher's hidden size).
+  std::optional<double> softcap = {};  ///< Of the teacher's logits.
   /// (B, T, H) of each layer of the whole model, undefined for layers of other stages. Empty: layer outputs are not
   /// compared.
   std::vector<at::Tensor> layer_outputs;
   at::Tensor earlier_distance;  ///< (B, T), with its gradient: Distilled::cosine_distance of earlier stages.
-  ops::LinearKlOptions loss;    ///< The loss of the head, Distilled::loss.
+  ops::LinearKlOptions loss;    ///< The loss of the head, Distilled::loss; the model's head sets its softcap.
 };
 
 /// A model's comparison with DistillationTargets, (B, T) each, float32 or float64; 0 where there is no label.

@@ -45,8 +45,9 @@ void GroupedLinearImpl::remove_adapter() {
 
 GroupedExpertsImpl::GroupedExpertsImpl(
     int64_t num_experts, int64_t hidden_size, int64_t intermediate_size, Init init, const ExpertOptions& options)
-    : clamp_(options.clamp) {
+    : clamp_(options.clamp), gelu_tanh_(options.gelu_tanh) {
   require(!options.clamp || !options.relu_squared, "experts: a clamp of the gate needs experts with a gate");
+  require(!options.gelu_tanh || (!options.clamp && !options.relu_squared), "experts: GELU excludes another gate");
   const auto projection = [&](int64_t in_features, int64_t out_features) {
     return GroupedLinear(num_experts, in_features, out_features, init, options.bias);
   };
@@ -76,7 +77,8 @@ at::Tensor GroupedExpertsImpl::forward(const at::Tensor& rows, const at::Tensor&
     return project(down_proj, relu_squared(project(up_proj, rows)));
   }
   const at::Tensor gate = project(gate_proj, rows);  // evaluated first: the order of arguments is unspecified
-  return project(down_proj, ops::silu_mul(gate, project(up_proj, rows)));
+  const at::Tensor up = project(up_proj, rows);
+  return project(down_proj, gelu_tanh_ ? at::gelu(gate, "tanh") * up : ops::silu_mul(gate, up));
 }
 
 ExpertWeights GroupedExpertsImpl::weights() const {

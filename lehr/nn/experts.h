@@ -66,6 +66,7 @@ struct ExpertOptions {
   std::optional<ops::SwiGLUClamp> clamp = {};  ///< The gate is ops::clamped_swiglu (gpt-oss), and one projection has
                                                ///< the rows of gate and up in turn.
   bool relu_squared = false;  ///< Experts without a gate: ReluSquaredMlp (Nemotron-H); excludes a clamp.
+  bool gelu_tanh = false;     ///< The gate is Gelu::tanh of the projection: GeGLU (Gemma 4); excludes the two before.
 };
 
 /// The weights of experts in one forward pass that computes them in parts.
@@ -78,8 +79,8 @@ struct ExpertPart {
   GroupPart of(const GroupedLinear& layer) const;
 };
 
-/// down_proj(silu(gate_proj(x)) * up_proj(x)) for every expert, down_proj(clamped_swiglu(gate_up_proj(x))), or
-/// down_proj(relu(up_proj(x))^2).
+/// down_proj(silu(gate_proj(x)) * up_proj(x)) for every expert, the same with GELU, down_proj(clamped_swiglu(
+/// gate_up_proj(x))), or down_proj(relu(up_proj(x))^2).
 class GroupedExpertsImpl : public Module {
  public:
   GroupedExpertsImpl(
@@ -104,6 +105,7 @@ class GroupedExpertsImpl : public Module {
 
  private:
   std::optional<ops::SwiGLUClamp> clamp_;
+  bool gelu_tanh_;
 };
 LEHR_MODULE(GroupedExperts);
 

@@ -9,6 +9,7 @@
 #include "lehr/base/random.h"
 #include "lehr/meter/on_meta.h"
 #include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
+#include "lehr/ops/logit_softcap.h"
 
 namespace lehr::nn {
 
@@ -17,8 +18,10 @@ at::Tensor mask_ignored_labels(const at::Tensor& values, const at::Tensor& label
 }
 
 SplitLanguageModellingHeadImpl::SplitLanguageModellingHeadImpl(
-    SplitVocabulary vocabulary, int64_t hidden_size, Init init) {
+    SplitVocabulary vocabulary, int64_t hidden_size, Init init, std::optional<double> softcap)
+    : softcap_(softcap) {
   vocabulary.size();
+  ops::check_softcap("language-model head", softcap);
   auto heads = register_module("lm_head", std::make_shared<torch::nn::Module>());
   for (const auto& name : vocabulary.order) {
     segments.push_back(heads->register_module(name, Linear(hidden_size, vocabulary.sizes.at(name), init)));
@@ -69,8 +72,8 @@ at::Tensor SplitLanguageModellingHeadImpl::losses_of(
     const at::Tensor& hidden_states, const at::Tensor& weight, const at::Tensor& labels) const {
   const at::Tensor rows = rows_of(hidden_states);
   const at::Tensor flat = labels.reshape(-1);
-  const at::Tensor losses =
-      sharded_ ? sharded_->loss(rows, weight, flat) : ops::linear_cross_entropy(rows, weight, flat, kIgnoreIndex);
+  const at::Tensor losses = sharded_ ? sharded_->loss(rows, weight, flat)
+                                     : ops::linear_cross_entropy(rows, weight, flat, kIgnoreIndex, softcap_);
   return losses.view(labels.sizes());
 }
 
@@ -85,9 +88,13 @@ at::Tensor SplitLanguageModellingHeadImpl::forward(
   const at::Tensor rows = rows_of(depths ? hidden_states.select(2, 0) : hidden_states), flat = next.reshape(-1);
   const at::Tensor weight = whole_weight();
   const ops::TeacherHead teacher{
-      .hidden = rows_of(whole_sequence(targets.hidden_states)), .weight = targets.head_weight};
-  values = sharded_ ? sharded_->compare(rows, weight, teacher, flat, targets.loss)
-                    : ops::linear_kl(rows, weight, teacher, flat, targets.loss);
+      .hidden = rows_of(whole_sequence(targets.hidden_states)),
+      .weight = targets.head_weight,
+      .softcap = targets.softcap};
+  ops::LinearKlOptions options = targets.loss;
+  options.softcap = softcap_;
+  values = sharded_ ? sharded_->compare(rows, weight, teacher, flat, options)
+                    : ops::linear_kl(rows, weight, teacher, flat, options);
   for (at::Tensor* tensor : {&values.loss, &values.kl, &values.nll, &values.agrees}) {
     *tensor = tensor->view(next.sizes());
   }
@@ -100,7 +107,8 @@ at::Tensor SplitLanguageModellingHeadImpl::forward(
 }
 
 at::Tensor SplitLanguageModellingHeadImpl::logits(const at::Tensor& hidden_states) {
-  return sharded_ ? sharded_->logits(hidden_states, whole_weight()) : at::linear(hidden_states, whole_weight());
+  const at::Tensor weight = whole_weight();
+  return ops::softcap(sharded_ ? sharded_->logits(hidden_states, weight) : at::linear(hidden_states, weight), softcap_);
 }
 
 ClassificationHeadImpl::ClassificationHeadImpl(

@@ -22,7 +22,12 @@ at::Tensor mask_ignored_labels(const at::Tensor& values, const at::Tensor& label
 /// Projects hidden states to a (split) vocabulary and scores labels without storing all logits.
 class SplitLanguageModellingHeadImpl : public Module {
  public:
-  SplitLanguageModellingHeadImpl(SplitVocabulary vocabulary, int64_t hidden_size, Init init = Init::normal(0.02));
+  /// With a softcap, logits x become softcap tanh(x / softcap), in all results.
+  SplitLanguageModellingHeadImpl(
+      SplitVocabulary vocabulary,
+      int64_t hidden_size,
+      Init init = Init::normal(0.02),
+      std::optional<double> softcap = {});
 
   /// Reads its weights from `embeddings` from now on: tied weights. Its own parameters are dropped.
   void tie_to(SplitTokenEmbeddingsImpl& embeddings);
@@ -44,7 +49,7 @@ class SplitLanguageModellingHeadImpl : public Module {
 
   /// The functions of a head that holds only some rows of its weight, because the vocabulary is sharded.
   struct Sharded {
-    /// Scores labels, instead of ops::linear_cross_entropy.
+    /// Scores labels, instead of ops::linear_cross_entropy, with the head's softcap.
     std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels)> loss;
     /// Compares with a teacher, instead of ops::linear_kl; teacher.weight has the same rows.
     std::function<ops::LinearKl(
@@ -54,7 +59,7 @@ class SplitLanguageModellingHeadImpl : public Module {
         const at::Tensor& labels,
         const ops::LinearKlOptions& options)>
         compare;
-    /// The logits of the whole vocabulary.
+    /// The logits of the whole vocabulary, before the softcap.
     std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& weight)> logits;
     /// All positions (B, T, ...) from those of this rank.
     std::function<at::Tensor(const at::Tensor& part)> whole_sequence;
@@ -73,8 +78,10 @@ class SplitLanguageModellingHeadImpl : public Module {
 
   /// All segments as one matrix (V, H), which is a copy if there are several.
   at::Tensor whole_weight() const;
+  std::optional<double> softcap() const { return softcap_; }
 
  private:
+  std::optional<double> softcap_;
   std::optional<Sharded> sharded_;
 
   // The negative log-likelihoods of labels of any shape, from hidden states of that shape and H.

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -76,6 +77,8 @@ class Model : public Module {
   virtual at::Tensor logits(const at::Tensor& final_hidden_states) = 0;
   /// The weight (V, H) of a causal language model's head. Throws a usage error for other heads.
   virtual at::Tensor head_weight() { fail("head_weight: this model has no language-model head"); }
+  /// The softcap of that head's logits, which logits() applies; nothing for other heads.
+  virtual std::optional<double> head_softcap() const { return std::nullopt; }
   /// The dtype of the hidden states that this stage returns.
   virtual at::ScalarType output_dtype() const = 0;
   /// Number of layers in this stage, which is the number of caches for generation.

@@ -47,9 +47,9 @@ at::Tensor MoELayerImpl::shared_output(const at::Tensor& tokens) {
   return shared_expert_gate ? at::sigmoid(shared_expert_gate(tokens)) * output : output;
 }
 
-at::Tensor MoELayerImpl::forward(const at::Tensor& hidden_states) {
+at::Tensor MoELayerImpl::forward(const at::Tensor& hidden_states, const at::Tensor& routed) {
   const at::Tensor tokens = hidden_states.reshape({-1, hidden_states.size(-1)});  // (N, H)
-  const RoutingResult routing = router(tokens, losses_.get());
+  const RoutingResult routing = router(routed.defined() ? routed.reshape(tokens.sizes()) : tokens, losses_.get());
   const auto permutation = dispatcher_->sort(routing.selected_expert_indices, num_experts());
   const auto dispatch = dispatcher_->start(fc1_latent_proj ? fc1_latent_proj(tokens) : tokens, permutation);
   const at::Tensor shared = shared_output(tokens);

@@ -43,8 +43,8 @@ class MoELayerImpl : public Module {
  public:
   explicit MoELayerImpl(const MoEParameters& parameters);
 
-  /// Maps hidden states (B, T, H) to (B, T, H).
-  at::Tensor forward(const at::Tensor& hidden_states);
+  /// Maps hidden states (B, T, H) to (B, T, H). The router sees `routed` (B, T, H), if that is given, in their place.
+  at::Tensor forward(const at::Tensor& hidden_states, const at::Tensor& routed = {});
 
   /// Tokens per expert since the last reset, (E) int64; a layer that is recomputed in backward counts once.
   const at::Tensor& moe_tokens_per_expert() const { return tokens_per_expert_; }

@@ -10,4 +10,8 @@ at::Tensor RMSNormImpl::forward(const at::Tensor& input) {
   return ops::rms_norm(input, weight, eps_, kind_);
 }
 
+at::Tensor rms_norm(const at::Tensor& input, double eps) {
+  return ops::rms_norm(input, at::ones({input.size(-1)}, input.options()), eps);
+}
+
 }  // namespace lehr::nn

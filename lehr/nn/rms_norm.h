@@ -28,4 +28,7 @@ class RMSNormImpl : public Module {
 };
 LEHR_MODULE(RMSNorm);
 
+/// The same without a weight.
+at::Tensor rms_norm(const at::Tensor& input, double eps);
+
 }  // namespace lehr::nn

@@ -98,6 +98,15 @@ struct Scale {
     }
     return result;
   }
+
+  RotaryFrequencies operator()(const ProportionalRopeScaling& scaling) const {
+    RotaryFrequencies result{plain_frequencies(base, dim), 1};
+    const auto rotated = static_cast<size_t>(scaling.partial_rotary_factor * static_cast<double>(dim) / 2);
+    for (size_t i = 0; i < result.inverse_frequencies.size(); ++i) {
+      result.inverse_frequencies[i] = i < rotated ? result.inverse_frequencies[i] / scaling.factor : 0;
+    }
+    return result;
+  }
 };
 }  // namespace
 
@@ -136,6 +145,13 @@ struct CheckScaling {
         "rope_scaling: high_freq_factor: expected more than low_freq_factor ({}), found {}",
         s.low_freq_factor,
         s.high_freq_factor);
+  }
+  void operator()(const ProportionalRopeScaling& s) const {
+    require_positive("factor", s.factor);
+    require(
+        s.partial_rotary_factor >= 0 && s.partial_rotary_factor <= 1,
+        "rope_scaling: partial_rotary_factor: expected a number from 0 to 1, found {}",
+        s.partial_rotary_factor);
   }
 };
 }  // namespace

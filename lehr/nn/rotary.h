@@ -57,8 +57,21 @@ struct Llama3RopeScaling {
   int64_t original_max_position_embeddings = 8192;
 };
 
-using RopeScaling =
-    std::variant<NoRopeScaling, LinearRopeScaling, DynamicNtkRopeScaling, YarnRopeScaling, Llama3RopeScaling>;
+/// Gemma 4's frequencies of full layers: a part of the pairs of a head is rotated, by the highest frequencies of the
+/// whole head divided by `factor`; the other pairs have frequency 0. So partial_rotary_factor does not shorten the
+/// angles.
+struct ProportionalRopeScaling {
+  double factor = 1;
+  double partial_rotary_factor = 1;  ///< From 0 to 1; the number of rotated pairs is rounded down.
+};
+
+using RopeScaling = std::variant<
+    NoRopeScaling,
+    LinearRopeScaling,
+    DynamicNtkRopeScaling,
+    YarnRopeScaling,
+    Llama3RopeScaling,
+    ProportionalRopeScaling>;
 
 /// The rotary frequencies of one model.
 struct RotaryFrequencies {

@@ -1,9 +1,11 @@
 #include "lehr/nn/router.h"
 
+#include <cmath>
 #include <limits>
 #include <tuple>
 
 #include "lehr/base/error.h"
+#include "lehr/nn/rms_norm.h"
 
 namespace lehr::nn {
 
@@ -39,6 +41,12 @@ TopKRouterImpl::TopKRouterImpl(const TopKRouterParameters& params)
   if (params.enable_expert_bias) {
     declare_state("expert_bias", expert_bias, {params.num_experts}, Init::zeros());
   }
+  if (options_.input_norm_eps) {
+    declare_parameter("scale", scale, {params.hidden_size}, Init::ones());
+  }
+  if (options_.per_expert_scale) {
+    declare_parameter("per_expert_scale", per_expert_scale, {params.num_experts}, Init::ones());
+  }
 }
 
 at::Tensor TopKRouterImpl::scores(const at::Tensor& logits) const {
@@ -59,17 +67,22 @@ at::Tensor TopKRouterImpl::preferences(const at::Tensor& scores) const {
   return grouped.masked_fill(out.unsqueeze(-1), -std::numeric_limits<double>::infinity()).view(biased.sizes());
 }
 
-at::Tensor TopKRouterImpl::weights(const at::Tensor& selected) const {
-  at::Tensor result = selected;
+at::Tensor TopKRouterImpl::weights(const at::Tensor& selected, const at::Tensor& scaled) const {
+  at::Tensor result = scaled;
   if (renormalize_) {
-    const at::Tensor sum = result.sum(-1, /*keepdim=*/true);
+    const at::Tensor sum = selected.sum(-1, /*keepdim=*/true);
     result = result / (options_.norm_eps > 0 ? sum + options_.norm_eps : sum);
   }
   return options_.routed_scaling_factor == 1 ? result : result * options_.routed_scaling_factor;
 }
 
 RoutingResult TopKRouterImpl::forward(const at::Tensor& tokens, RouterLosses* losses) {
-  const at::Tensor logits = gate(tokens);  // (N, E)
+  at::Tensor input = tokens;
+  if (options_.input_norm_eps) {
+    const double root = std::sqrt(static_cast<double>(tokens.size(-1)));
+    input = rms_norm(tokens, *options_.input_norm_eps) * scale * (1 / root);
+  }
+  const at::Tensor logits = gate(input);  // (N, E)
   at::Tensor scored = scores(logits);
   at::Tensor probabilities = scored, sum;
   if (options_.score == RouterScore::sigmoid) {
@@ -89,9 +102,10 @@ RoutingResult TopKRouterImpl::forward(const at::Tensor& tokens, RouterLosses* lo
   } else {
     std::tie(selected, indices) = scored.topk(top_k_);
   }
+  const at::Tensor scaled = per_expert_scale.defined() ? (scored * per_expert_scale).gather(-1, indices) : selected;
   return {
       .selected_expert_indices = indices,
-      .selected_probabilities = weights(selected),
+      .selected_probabilities = weights(selected, scaled),
       .logits = logits,
       .scores = scored,
       .probabilities = probabilities};

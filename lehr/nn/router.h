@@ -1,6 +1,8 @@
 // The router of an MoE layer: selects the experts of each token.
 #pragma once
 
+#include <optional>
+
 #include "lehr/nn/linear.h"
 #include "lehr/nn/router_losses.h"
 
@@ -30,6 +32,11 @@ struct RouterOptions {
   double norm_eps = 0;     ///< Added to the sum by which weights are normalized.
   double routed_scaling_factor = 1;  ///< On the weights, after they are normalized.
   bool gate_bias = false;            ///< A bias of the logits, with a gradient (gpt-oss); not enable_expert_bias.
+  /// Epsilon of an RMSNorm of the tokens that the gate reads, with a learned weight `scale` that is divided by
+  /// sqrt(hidden_size) (Gemma 4); none if unset.
+  std::optional<double> input_norm_eps = {};
+  bool per_expert_scale = false;  ///< A learned factor on the weights of each expert's results, after they are
+                                  ///< normalized (Gemma 4).
 };
 
 /// Shape of a router.
@@ -62,8 +69,8 @@ class TopKRouterImpl : public Module {
   at::Tensor scores(const at::Tensor& logits) const;
   /// The values (N, E) whose top k select a token's experts: score + bias; -infinity outside of the token's groups.
   at::Tensor preferences(const at::Tensor& scores) const;
-  /// The weights (N, k) of the results of experts with these scores (N, k).
-  at::Tensor weights(const at::Tensor& selected) const;
+  /// The weights (N, k) of the results of experts with these scores (N, k), without per_expert_scale.
+  at::Tensor weights(const at::Tensor& selected) const { return weights(selected, selected); }
 
   /// Raises the bias of experts with fewer tokens than the mean by `rate` and lowers that of the others; the mean of
   /// the bias is unchanged. tokens_per_expert is (E). Does nothing without a bias.
@@ -74,10 +81,15 @@ class TopKRouterImpl : public Module {
   bool renormalizes() const { return renormalize_; }
   const RouterOptions& options() const { return options_; }
 
-  Linear gate{nullptr};    // weight (E, H), bias (E) with gate_bias
-  at::Tensor expert_bias;  // (E) float32 state; undefined if not enabled
+  Linear gate{nullptr};         // weight (E, H), bias (E) with gate_bias
+  at::Tensor expert_bias;       // (E) float32 state; undefined if not enabled
+  at::Tensor scale;             // (H), undefined without input_norm_eps
+  at::Tensor per_expert_scale;  // (E), undefined without that option
 
  private:
+  // The same for scores (N, k) times factors of the experts; the scores alone are normalized.
+  at::Tensor weights(const at::Tensor& selected, const at::Tensor& scaled) const;
+
   int64_t top_k_;
   bool renormalize_;
   RouterOptions options_;

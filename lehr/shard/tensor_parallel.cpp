@@ -278,9 +278,13 @@ void tensor_parallel(nn::GroupedQueryAttentionImpl& attention, DistributedContex
   gather_sequence(attention, context);
   column_parallel(*attention.q_proj, context);
   column_parallel(*attention.k_proj, context);
-  column_parallel(*attention.v_proj, context);
+  if (attention.v_proj) {
+    column_parallel(*attention.v_proj, context);
+  }
   if (shared) {
     repeat_heads(*attention.k_proj, attention.num_key_value_heads(), context);
+  }
+  if (shared && attention.v_proj) {
     repeat_heads(*attention.v_proj, attention.num_key_value_heads(), context);
   }
   row_parallel(*attention.o_proj, context);

@@ -113,11 +113,12 @@ void vocab_parallel(nn::SplitLanguageModellingHeadImpl& head, DistributedContext
     part.size += weight->shape()[0];
   }
   const Group& group = context.group(mesh::axis::tp);
+  const std::optional<double> softcap = head.softcap();
   gather_sequence(head, context);
   head.set_sharded(
       {.loss =
-           [part, &group](const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels) {
-             return vocab_parallel_linear_cross_entropy(hidden, weight, labels, part, group, nn::kIgnoreIndex);
+           [part, softcap, &group](const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels) {
+             return vocab_parallel_linear_cross_entropy(hidden, weight, labels, part, group, nn::kIgnoreIndex, softcap);
            },
        .compare =
            [part, &group](

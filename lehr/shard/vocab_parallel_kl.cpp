@@ -14,6 +14,7 @@
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/cuda.h"
 #include "lehr/ops/label_rows.h"
+#include "lehr/ops/logit_softcap.h"
 #include "lehr/ops/matmul/matmul.h"
 
 namespace lehr::shard {
@@ -28,24 +29,27 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Both models' final hidden states (N, own hidden size) and rows of their heads (V of this rank, own hidden size).
 struct Heads {
   at::Tensor hidden, weight, teacher_hidden, teacher_weight;
+  std::optional<double> cap, teacher_cap;  // softcaps of the logits
 
   at::ScalarType wide() const { return ops::cpu::wide_type(hidden.scalar_type()); }
 };
 
-// Calls body(first, count, student, teacher) for chunks of tokens, with this rank's logits (count, V of this rank) of
-// both in the wide type. The body may overwrite them.
+// Calls body(first, count, student, teacher, slope) for chunks of tokens, with this rank's logits (count, V of this
+// rank) of both in the wide type, and with `gradient` the derivative of the student's softcap, if it has one. The body
+// may overwrite them.
 template <class Body>
-void for_chunks(const Heads& heads, const Body& body) {
+void for_chunks(const Heads& heads, bool gradient, const Body& body) {
   const int64_t count = heads.hidden.size(0);
   const auto bytes = 2 * static_cast<int64_t>(c10::elementSize(heads.wide()));
   const int64_t chunk = ops::chunk_rows(count, heads.weight.size(0), bytes, heads.weight.is_cuda(), kPartLogitsBytes);
   for (int64_t first = 0; first < count; first += chunk) {
     const int64_t size = std::min(chunk, count - first);
-    body(
-        first,
-        size,
-        ops::product(heads.hidden.narrow(0, first, size), heads.weight.t()).to(heads.wide()),
-        ops::product(heads.teacher_hidden.narrow(0, first, size), heads.teacher_weight.t()).to(heads.wide()));
+    const at::Tensor s = ops::product(heads.hidden.narrow(0, first, size), heads.weight.t()).to(heads.wide());
+    const at::Tensor t =
+        ops::product(heads.teacher_hidden.narrow(0, first, size), heads.teacher_weight.t()).to(heads.wide());
+    ops::softcap_(t, heads.teacher_cap, /*gradient=*/false);
+    const at::Tensor slope = ops::softcap_(s, heads.cap, gradient);
+    body(first, size, s, t, slope);
   }
 }
 
@@ -75,7 +79,7 @@ OwnSums own_sums(const Heads& heads, const at::Tensor& own_rows, const Vocabular
     return own;
   }
   const at::Tensor ids = part.ids(heads.hidden.device());
-  for_chunks(heads, [&](int64_t first, int64_t size, const at::Tensor& s, const at::Tensor& t) {
+  for_chunks(heads, false, [&](int64_t first, int64_t size, const at::Tensor& s, const at::Tensor& t, const auto&) {
     const auto set = [&](const at::Tensor& rows, int64_t row, const at::Tensor& values) {
       rows[row].narrow(0, first, size).copy_(values);
     };
@@ -147,7 +151,7 @@ ops::HeadGradients gradients_of(
     return gradients;
   }
   const double c = 1 / options.temperature;
-  for_chunks(heads, [&](int64_t first, int64_t size, const at::Tensor& s, const at::Tensor& t) {
+  const auto add = [&](int64_t first, int64_t size, const at::Tensor& s, const at::Tensor& t, const at::Tensor& slope) {
     const auto log = [&](int64_t row) { return logs[row].narrow(0, first, size).unsqueeze(1); };
     const at::Tensor q = (s * c).sub_(log(0)).exp_(), p = (t * c).sub_(log(1)).exp_();
     at::Tensor of_logits = (q - p).mul_(options.kl_weight * c);
@@ -155,6 +159,9 @@ ops::HeadGradients gradients_of(
       const at::Tensor of_nll = (s - log(2)).exp_();  // softmax - one_hot(label)
       subtract_one_hot_(of_nll, own_rows.narrow(0, first, size));
       of_logits.add_(of_nll, options.nll_weight);
+    }
+    if (slope.defined()) {
+      of_logits.mul_(slope);
     }
     const at::Tensor gradient =
         of_logits.mul_(row_scale.narrow(0, first, size).unsqueeze(1)).to(heads.hidden.scalar_type());
@@ -164,7 +171,8 @@ ops::HeadGradients gradients_of(
     if (weight_wanted) {
       ops::add_product_(gradients.weight, gradient.t(), heads.hidden.narrow(0, first, size));
     }
-  });
+  };
+  for_chunks(heads, true, add);
   return gradients;
 }
 
@@ -180,7 +188,8 @@ struct VocabParallelKl : AutogradFunction<VocabParallelKl> {
       const ops::LinearKlOptions* options) {
     const ops::LabelRows rows = ops::loss_rows(hidden, labels, part->size, options->ignore_index);
     const at::Tensor own_rows = part->own_row_of(rows.labels);
-    const Heads heads{rows.hidden, weight, ops::select_rows(teacher.hidden, rows.index), teacher.weight};
+    const at::Tensor teacher_rows = ops::select_rows(teacher.hidden, rows.index);
+    const Heads heads{rows.hidden, weight, teacher_rows, teacher.weight, options->softcap, teacher.softcap};
     const Sums sums = sum_rows(heads, own_rows, *part, *group, 1 / options->temperature);
     const at::Tensor gpu_labels = ops::cuda::on_gpu(labels) ? rows.labels : at::Tensor();
     ctx->save_for_backward(
@@ -196,6 +205,8 @@ struct VocabParallelKl : AutogradFunction<VocabParallelKl> {
     ctx->saved_data["temperature"] = options->temperature;
     ctx->saved_data["kl_weight"] = options->kl_weight;
     ctx->saved_data["nll_weight"] = options->nll_weight;
+    ctx->saved_data["softcap"] = ops::saved_softcap(options->softcap);
+    ctx->saved_data["teacher_softcap"] = ops::saved_softcap(teacher.softcap);
     const auto all = [&](const at::Tensor& values) {
       return ops::spread(masked_by_labels(values, gpu_labels, part->size), rows.index, labels.size(0));
     };
@@ -215,7 +226,12 @@ struct VocabParallelKl : AutogradFunction<VocabParallelKl> {
         .kl_weight = ctx->saved_data["kl_weight"].toDouble(),
         .nll_weight = ctx->saved_data["nll_weight"].toDouble()};
     ops::HeadGradients gradients = gradients_of(
-        {ops::select_rows(hidden, index), saved[1], ops::select_rows(saved[2], index), saved[3]},
+        {ops::select_rows(hidden, index),
+         saved[1],
+         ops::select_rows(saved[2], index),
+         saved[3],
+         ops::softcap_of(ctx->saved_data["softcap"].toDouble()),
+         ops::softcap_of(ctx->saved_data["teacher_softcap"].toDouble())},
         saved[5],
         saved[6],
         masked_by_labels(ops::select_rows(grads[0], index), saved[7], ctx->saved_data["vocabulary"].toInt()),
@@ -259,11 +275,15 @@ ops::LinearKl vocab_parallel_linear_kl(
     const ops::LinearKlOptions& options) {
   const OperatorScope scope(OperatorKind::loss, "lehr::vocab_parallel_linear_kl");
   check(hidden, weight, teacher, labels, part);
+  ops::check_softcap("vocab_parallel_linear_kl", options.softcap);
+  ops::check_softcap("vocab_parallel_linear_kl", teacher.softcap);
   if (!ops::cuda::on_gpu(labels)) {  // where the host would wait, a wrong label makes the loss NaN
     ops::check_labels(labels, part.size, options.ignore_index);
   }
   const ops::TeacherHead t{
-      .hidden = teacher.hidden.detach().contiguous(), .weight = teacher.weight.detach().contiguous()};
+      .hidden = teacher.hidden.detach().contiguous(),
+      .weight = teacher.weight.detach().contiguous(),
+      .softcap = teacher.softcap};
   const variable_list values =
       VocabParallelKl::apply(hidden.contiguous(), weight.contiguous(), t, labels.contiguous(), &part, &group, &options);
   return {.loss = values[0], .kl = values[1], .nll = values[2], .agrees = values[3]};

@@ -10,6 +10,7 @@
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/cuda.h"
 #include "lehr/ops/label_rows.h"
+#include "lehr/ops/logit_softcap.h"
 #include "lehr/ops/matmul/matmul.h"
 
 namespace lehr::shard {
@@ -19,17 +20,26 @@ using mesh::Group;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Calls body(first, count, logits) for chunks of tokens, with this rank's logits (count, V of this rank) in the wide
-// type. The body may overwrite them.
+// A rank's rows of the head, and the softcap of its logits.
+struct OwnHead {
+  at::Tensor weight;
+  std::optional<double> cap;
+};
+
+// Calls body(first, count, logits, slope) for chunks of tokens, with this rank's logits (count, V of this rank) in the
+// wide type, and with `gradient` the derivative of their softcap, if there is one. The body may overwrite them.
 template <class Body>
-void for_chunks(const at::Tensor& hidden, const at::Tensor& weight, const Body& body) {
+void for_chunks(const at::Tensor& hidden, const OwnHead& head, bool gradient, const Body& body) {
+  const at::Tensor& weight = head.weight;
   const int64_t count = hidden.size(0);
   const auto wide = ops::cpu::wide_type(hidden.scalar_type());
   const int64_t chunk = ops::chunk_rows(
       count, weight.size(0), static_cast<int64_t>(c10::elementSize(wide)), weight.is_cuda(), kPartLogitsBytes);
   for (int64_t first = 0; first < count; first += chunk) {
     const int64_t size = std::min(chunk, count - first);
-    body(first, size, ops::product(hidden.narrow(0, first, size), weight.t()).to(wide));
+    const at::Tensor logits = ops::product(hidden.narrow(0, first, size), weight.t()).to(wide);
+    const at::Tensor slope = ops::softcap_(logits, head.cap, gradient);
+    body(first, size, logits, slope);
   }
 }
 
@@ -40,15 +50,15 @@ struct RowSums {
 
 // Log-sum-exp over the whole vocabulary: each rank sums exp(logit - its maximum), and rescales the sum to the maximum
 // of all ranks before they are added.
-RowSums sum_rows(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& own_rows, const Group& group) {
+RowSums sum_rows(const at::Tensor& hidden, const OwnHead& head, const at::Tensor& own_rows, const Group& group) {
   const auto options = hidden.options().dtype(ops::cpu::wide_type(hidden.scalar_type()));
   at::Tensor largest = at::full({hidden.size(0)}, -std::numeric_limits<double>::infinity(), options);
   const at::Tensor sums = at::zeros({2, hidden.size(0)}, options);  // sum of exponentials; the label's logit
   if (hidden.size(0) == 0) {
     return {sums[0], sums[1]};
   }
-  if (weight.size(0) > 0) {
-    for_chunks(hidden, weight, [&](int64_t first, int64_t size, at::Tensor logits) {
+  if (head.weight.size(0) > 0) {
+    for_chunks(hidden, head, false, [&](int64_t first, int64_t size, const at::Tensor& logits, const at::Tensor&) {
       sums[1].narrow(0, first, size).copy_(logits_of_labels(logits, own_rows.narrow(0, first, size)));
       const at::Tensor row_largest = logits.amax(1);
       largest.narrow(0, first, size).copy_(row_largest);
@@ -66,23 +76,27 @@ RowSums sum_rows(const at::Tensor& hidden, const at::Tensor& weight, const at::T
 // The gradients for an incoming gradient of row_scale (N); that of hidden is partial.
 ops::HeadGradients gradients_of(
     const at::Tensor& hidden,
-    const at::Tensor& weight,
+    const OwnHead& head,
     const at::Tensor& own_rows,
     const at::Tensor& log_sum_exp,
     const at::Tensor& row_scale,
     bool hidden_wanted,
     bool weight_wanted) {
+  const at::Tensor& weight = head.weight;
   ops::HeadGradients gradients{
       .hidden = hidden_wanted ? at::zeros_like(hidden) : at::Tensor(),
       .weight = weight_wanted ? at::zeros_like(weight) : at::Tensor()};
   if (weight.size(0) == 0) {
     return gradients;
   }
-  for_chunks(hidden, weight, [&](int64_t first, int64_t size, at::Tensor logits) {
+  for_chunks(hidden, head, true, [&](int64_t first, int64_t size, const at::Tensor& logits, const at::Tensor& slope) {
     // dL/dlogits = (softmax - one_hot(label)) * row_scale
     const at::Tensor p = logits.sub_(log_sum_exp.narrow(0, first, size).unsqueeze(1)).exp_();
     subtract_one_hot_(p, own_rows.narrow(0, first, size));
     p.mul_(row_scale.narrow(0, first, size).unsqueeze(1));
+    if (slope.defined()) {
+      p.mul_(slope);
+    }
     const at::Tensor gradient = p.to(hidden.scalar_type());  // of the logits, (count, V of this rank)
     if (hidden_wanted) {
       ops::put_product(gradients.hidden.narrow(0, first, size), gradient, weight);
@@ -102,13 +116,15 @@ struct VocabParallelLoss : AutogradFunction<VocabParallelLoss> {
       const at::Tensor& labels,
       const VocabularyPart* part,
       const Group* group,
-      int64_t ignore_index) {
+      int64_t ignore_index,
+      std::optional<double> cap) {
     const ops::LabelRows rows = ops::loss_rows(hidden, labels, part->size, ignore_index);
     const at::Tensor own_rows = part->own_row_of(rows.labels);
-    const RowSums sums = sum_rows(rows.hidden, weight, own_rows, *group);
+    const RowSums sums = sum_rows(rows.hidden, {weight, cap}, own_rows, *group);
     const at::Tensor gpu_labels = ops::cuda::on_gpu(labels) ? rows.labels : at::Tensor();
     ctx->save_for_backward({hidden, weight, rows.index, own_rows, sums.log_sum_exp, gpu_labels});
     ctx->saved_data["vocabulary"] = part->size;
+    ctx->saved_data["softcap"] = ops::saved_softcap(cap);
     return ops::spread(masked_by_labels(sums.losses, gpu_labels, part->size), rows.index, labels.size(0));
   }
 
@@ -121,7 +137,7 @@ struct VocabParallelLoss : AutogradFunction<VocabParallelLoss> {
         masked_by_labels(ops::select_rows(grads[0], index), saved[5], ctx->saved_data["vocabulary"].toInt());
     ops::HeadGradients gradients = gradients_of(
         ops::select_rows(hidden, index),
-        weight,
+        {weight, ops::softcap_of(ctx->saved_data["softcap"].toDouble())},
         saved[3],
         saved[4],
         row_scale,
@@ -130,7 +146,7 @@ struct VocabParallelLoss : AutogradFunction<VocabParallelLoss> {
     if (gradients.hidden.defined()) {
       gradients.hidden = ops::spread(gradients.hidden, index, hidden.size(0));
     }
-    return {gradients.hidden, gradients.weight, {}, {}, {}, {}};
+    return {gradients.hidden, gradients.weight, {}, {}, {}, {}, {}};
   }
 };
 }  // namespace
@@ -141,7 +157,8 @@ at::Tensor vocab_parallel_linear_cross_entropy(
     const at::Tensor& labels,
     const VocabularyPart& part,
     const Group& group,
-    int64_t ignore_index) {
+    int64_t ignore_index,
+    std::optional<double> softcap) {
   if (OperatorWatch* watch = operator_watch()) {
     return watch->state(
         {.name = "vocab_parallel_linear_cross_entropy",
@@ -157,6 +174,7 @@ at::Tensor vocab_parallel_linear_cross_entropy(
   }
   const OperatorScope scope(OperatorKind::loss, "lehr::vocab_parallel_linear_cross_entropy");
   check_head("vocab_parallel_linear_cross_entropy", hidden, weight, labels, part);
+  ops::check_softcap("vocab_parallel_linear_cross_entropy", softcap);
   require(
       hidden.scalar_type() == weight.scalar_type() && hidden.is_floating_point() && labels.scalar_type() == at::kLong,
       "vocab_parallel_linear_cross_entropy: expected hidden and weight of one floating type and int64 labels, found "
@@ -168,7 +186,7 @@ at::Tensor vocab_parallel_linear_cross_entropy(
     ops::check_labels(labels, part.size, ignore_index);
   }
   const at::Tensor h = hidden.contiguous(), w = weight.contiguous(), l = labels.contiguous();
-  return VocabParallelLoss::apply(h, w, l, &part, &group, ignore_index);
+  return VocabParallelLoss::apply(h, w, l, &part, &group, ignore_index, softcap);
 }
 
 }  // namespace lehr::shard

@@ -1,6 +1,8 @@
 // Vocabulary-parallel language-model loss: linear layer and cross-entropy fused, without storing logits.
 #pragma once
 
+#include <optional>
+
 #include "lehr/mesh/group.h"
 #include "lehr/shard/vocabulary_part.h"
 
@@ -17,13 +19,14 @@ namespace lehr::shard {
 /// ops::linear_cross_entropy does, would need the all-reduces of a chunk before the next chunk. In bfloat16, sums are
 /// float32, and the gradient of weight is rounded to bfloat16 once per chunk. Throws a usage error for a label outside
 /// the vocabulary, and for shapes that do not match. On a GPU the host reads no label: ignored tokens are computed too,
-/// and a label outside the vocabulary makes its loss NaN.
+/// and a label outside the vocabulary makes its loss NaN. `softcap` is that of ops::linear_cross_entropy.
 at::Tensor vocab_parallel_linear_cross_entropy(
     const at::Tensor& hidden,
     const at::Tensor& weight,
     const at::Tensor& labels,
     const VocabularyPart& part,
     const mesh::Group& group,
-    int64_t ignore_index = -100);
+    int64_t ignore_index = -100,
+    std::optional<double> softcap = {});
 
 }  // namespace lehr::shard

@@ -55,6 +55,7 @@ at::Tensor TeacherStage::run(
         head_weight_ = model_->head_weight();
       }
       targets->head_weight = head_weight_;
+      targets->softcap = model_->head_softcap();
     }
   }
   targets->earlier_distance = earlier_distance;

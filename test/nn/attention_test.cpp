@@ -21,7 +21,7 @@ const GroupedQueryAttentionParameters kPlain = {
 
 // The variants of known models, and one with all options.
 std::vector<std::pair<std::string, GroupedQueryAttentionParameters>> variants() {
-  auto gptj = kPlain, phi = kPlain, qwen2 = kPlain, gpt_oss = kPlain, gemma2 = kPlain, gemma3 = kPlain,
+  auto gptj = kPlain, phi = kPlain, qwen2 = kPlain, gpt_oss = kPlain, gemma2 = kPlain, gemma3 = kPlain, gemma4 = kPlain,
        qwen3_next = kPlain, no_positions = kPlain, olmo2 = kPlain, all = kPlain;
   gptj.rotary_style = RotaryStyle::interleaved;
   gptj.rotary_dim = 4;
@@ -37,6 +37,11 @@ std::vector<std::pair<std::string, GroupedQueryAttentionParameters>> variants() 
   gemma2.sliding_window = 3;
   gemma3.qk_norm_eps = 1e-6;
   gemma3.qk_norm_weight = NormWeight::zero_centered;
+  gemma4.qk_norm_eps = 1e-6;
+  gemma4.attention_bias = true;  // of keys and values, which are the same
+  gemma4.scale = 1;
+  gemma4.keys_as_values = true;
+  gemma4.v_norm_eps = 1e-2;
   qwen3_next = gemma3;
   qwen3_next.output_gate = true;
   qwen3_next.rotary_dim = 2;
@@ -51,6 +56,7 @@ std::vector<std::pair<std::string, GroupedQueryAttentionParameters>> variants() 
   all.softcap = 2.0;
   all.sliding_window = 5;
   all.scale = 0.4;
+  all.v_norm_eps = 1e-3;
   return {
       {"gptj", gptj},
       {"phi", phi},
@@ -58,6 +64,7 @@ std::vector<std::pair<std::string, GroupedQueryAttentionParameters>> variants() 
       {"gpt-oss", gpt_oss},
       {"gemma2", gemma2},
       {"gemma3", gemma3},
+      {"gemma4", gemma4},
       {"qwen3-next", qwen3_next},
       {"no positions", no_positions},
       {"olmo2", olmo2},
@@ -130,7 +137,11 @@ at::Tensor definition(
   q = rotated(normed(q, block.q_norm), angles, p.rotary_style);
   at::Tensor k = rotated(normed(heads_of(block.k_proj, p.num_key_value_heads), block.k_norm), angles, p.rotary_style);
   k = k.repeat_interleave(group, 2);
-  const at::Tensor v = heads_of(block.v_proj, p.num_key_value_heads).repeat_interleave(group, 2);
+  at::Tensor v = heads_of(p.keys_as_values ? block.k_proj : block.v_proj, p.num_key_value_heads);
+  if (p.v_norm_eps) {
+    v = v / (v.square().mean(-1, true) + *p.v_norm_eps).sqrt();
+  }
+  v = v.repeat_interleave(group, 2);
   at::Tensor scores = at::einsum("bthd,bshd->bhts", {q, k});
   scores = scores * p.scale.value_or(std::pow(static_cast<double>(p.head_dim), -0.5));
   if (p.softcap) {

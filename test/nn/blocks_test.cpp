@@ -186,6 +186,7 @@ TEST(Rotary, ScalesFrequenciesLikeThePublishedMethods) {
   const Llama3RopeScaling llama{
       .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position_embeddings = 1024};
   check(llama, {1, .1, .00308676, .000125}, 1);
+  check(ProportionalRopeScaling{.factor = 2, .partial_rotary_factor = 0.7}, {.5, .05, 0, 0}, 1);
 }
 
 TEST(Rotary, DynamicScalingBeginsBeyondTheTrainedLength) {

@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+#include <numbers>
+
 #include "lehr/base/error.h"
 #include "lehr/nn/activation_checkpoint.h"
 
@@ -124,6 +127,48 @@ TEST(MoELayer, WithBiasesAndAClampEqualsItsDefinition) {
   EXPECT_TRUE(at::allclose(hidden.grad(), hidden_ref.grad(), 1e-11, 1e-12));
   const auto ours = named_parameters(*layer), theirs = named_parameters(*copy);
   ASSERT_EQ(ours.size(), 6U);
+  for (size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_TRUE(at::allclose(ours[i].parameter->value().grad(), theirs[i].parameter->value().grad(), 1e-11, 1e-12))
+        << ours[i].name;
+  }
+}
+
+// Gemma 4: the gate of an expert is GELU, and the router sees other hidden states than the experts.
+TEST(MoELayer, WithGeluAndARouterOfOtherStatesEqualsItsDefinition) {
+  auto parameters = small(16, 3, true);
+  parameters.expert_options = {.gelu_tanh = true};
+  auto layer = made(parameters);
+  auto copy = made(parameters);
+  at::manual_seed(6);
+  const at::Tensor routed = at::randn({2, 7, 6}, at::kDouble);
+  const at::Tensor hidden = at::randn({2, 7, 6}, at::kDouble).set_requires_grad(true);
+  const at::Tensor hidden_ref = hidden.detach().clone().set_requires_grad(true);
+  const at::Tensor grad = at::randn({2, 7, 6}, at::kDouble);
+
+  const at::Tensor tokens = hidden_ref.view({-1, 6});
+  const auto [best, chosen] = at::linear(routed.view({-1, 6}), copy->router->gate->weight).topk(3, -1);
+  const at::Tensor weights = best.softmax(-1);
+  const auto& experts = *copy->grouped_experts;
+  std::vector<at::Tensor> rows;
+  for (int64_t t = 0; t < tokens.size(0); ++t) {
+    at::Tensor sum = at::zeros({6}, at::kDouble);
+    for (int64_t k = 0; k < 3; ++k) {
+      const auto e = chosen[t][k].item<int64_t>();
+      const at::Tensor gate = at::mv(experts.gate_proj->weight[e], tokens[t]);
+      const at::Tensor cube = 0.044715 * gate * gate * gate;
+      const at::Tensor bent = 0.5 * gate * (1 + (std::sqrt(2 / std::numbers::pi) * (gate + cube)).tanh());
+      const at::Tensor inner = bent * at::mv(experts.up_proj->weight[e], tokens[t]);
+      sum = sum + weights[t][k] * at::mv(experts.down_proj->weight[e], inner);
+    }
+    rows.push_back(sum);
+  }
+  const at::Tensor expected = at::stack(rows).view({2, 7, 6});
+  const at::Tensor output = layer(hidden, routed);
+  EXPECT_TRUE(at::allclose(output, expected, 1e-12, 1e-12));
+  output.backward(grad);
+  expected.backward(grad);
+  EXPECT_TRUE(at::allclose(hidden.grad(), hidden_ref.grad(), 1e-11, 1e-12));
+  const auto ours = named_parameters(*layer), theirs = named_parameters(*copy);
   for (size_t i = 0; i < ours.size(); ++i) {
     EXPECT_TRUE(at::allclose(ours[i].parameter->value().grad(), theirs[i].parameter->value().grad(), 1e-11, 1e-12))
         << ours[i].name;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "lehr/base/error.h"
@@ -38,7 +39,9 @@ const std::vector<Case> kCases{
      true,
      {.score = RouterScore::sigmoid, .n_group = 4, .topk_group = 2, .norm_eps = 1e-20, .routed_scaling_factor = 2.5}},
     {"AllGroups", 4, true, true, {.score = RouterScore::sigmoid, .n_group = 3, .topk_group = 3}},
-    {"OneOfSixGroups", 2, true, true, {.score = RouterScore::sigmoid, .n_group = 6, .topk_group = 1}}};
+    {"OneOfSixGroups", 2, true, true, {.score = RouterScore::sigmoid, .n_group = 6, .topk_group = 1}},
+    {"Gemma4", 3, true, false, {.input_norm_eps = 0.1, .per_expert_scale = true}},
+    {"FactorsOfBiasedExperts", 3, true, true, {.norm_eps = 0.25, .per_expert_scale = true}}};
 
 TopKRouter made(const Case& one) {
   TopKRouter router(TopKRouterParameters{
@@ -57,6 +60,12 @@ TopKRouter made(const Case& one) {
   }
   if (one.bias) {
     router->expert_bias.copy_(at::linspace(0.3, -0.4, kExperts).roll(5));
+  }
+  if (one.options.input_norm_eps) {
+    router->scale.copy_(at::linspace(0.5, 4, kHidden).roll(2));
+  }
+  if (one.options.per_expert_scale) {
+    router->per_expert_scale.copy_(at::linspace(-0.5, 2, kExperts).roll(4));
   }
   return router;
 }
@@ -93,6 +102,15 @@ std::vector<size_t> chosen_by_definition(const Case& one, const at::Tensor& scor
   return best(liked, static_cast<size_t>(one.top_k));
 }
 
+// What the gate reads.
+at::Tensor input_by_definition(const Case& one, const at::Tensor& tokens, const at::Tensor& scale) {
+  if (!one.options.input_norm_eps) {
+    return tokens;
+  }
+  const at::Tensor rms = (tokens.square().mean(-1, true) + *one.options.input_norm_eps).sqrt();
+  return tokens / rms * scale / std::sqrt(static_cast<double>(kHidden));
+}
+
 at::Tensor scores_by_definition(const Case& one, const at::Tensor& logits) {
   const at::Tensor powers = at::exp(logits);
   return one.options.score == RouterScore::softmax ? powers / powers.sum(-1, true) : powers / (1 + powers);
@@ -114,7 +132,12 @@ TEST_P(Router, EqualsItsDefinitionWithGradients) {
   const at::Tensor gate = router->gate->weight.detach().clone().requires_grad_(true);
   const at::Tensor shift =
       one.options.gate_bias ? router->gate->bias.detach().clone().requires_grad_(true) : at::zeros({}, at::kDouble);
-  const at::Tensor scores = scores_by_definition(one, at::matmul(tokens, gate.t()) + shift);
+  const auto own = [](const at::Tensor& parameter, int64_t size) {
+    return (parameter.defined() ? parameter.detach().clone() : at::ones({size}, at::kDouble)).requires_grad_(true);
+  };
+  const at::Tensor scale = own(router->scale, kHidden), of_experts = own(router->per_expert_scale, kExperts);
+  const at::Tensor input = input_by_definition(one, tokens, scale);
+  const at::Tensor scores = scores_by_definition(one, at::matmul(input, gate.t()) + shift);
   at::Tensor sum = at::zeros({}, at::kDouble);
   for (int64_t t = 0; t < kTokens; ++t) {
     const auto experts = chosen_by_definition(one, scores[t], router->expert_bias);
@@ -126,7 +149,7 @@ TEST_P(Router, EqualsItsDefinitionWithGradients) {
       const auto place = static_cast<int64_t>(k), e = static_cast<int64_t>(experts[k]);
       ASSERT_EQ(found.selected_expert_indices[t][place].item<int64_t>(), e) << "token " << t << ", choice " << k;
       at::Tensor weight = one.renormalize ? scores[t][e] / total : scores[t][e];
-      weight = weight * one.options.routed_scaling_factor;
+      weight = weight * one.options.routed_scaling_factor * of_experts[e];
       EXPECT_NEAR(found.selected_probabilities[t][place].item<double>(), weight.item<double>(), 1e-12);
       sum = sum + weight * factors[t][place];
     }
@@ -135,6 +158,12 @@ TEST_P(Router, EqualsItsDefinitionWithGradients) {
   EXPECT_LT((router->gate->weight.grad() - gate.grad()).abs().max().item<double>(), 1e-11);
   if (one.options.gate_bias) {
     EXPECT_LT((router->gate->bias.grad() - shift.grad()).abs().max().item<double>(), 1e-11);
+  }
+  if (one.options.input_norm_eps) {
+    EXPECT_LT((router->scale.grad() - scale.grad()).abs().max().item<double>(), 1e-11);
+  }
+  if (one.options.per_expert_scale) {
+    EXPECT_LT((router->per_expert_scale.grad() - of_experts.grad()).abs().max().item<double>(), 1e-11);
   }
 }
 
@@ -155,7 +184,8 @@ TEST_P(Router, HasTheGradientsOfRouterLosses) {
   EXPECT_TRUE(at::allclose(found.selected_probabilities, plain.selected_probabilities, 1e-13, 1e-15));
 
   const at::Tensor gate = router->gate->weight.detach().clone().requires_grad_(true);
-  const at::Tensor product = at::matmul(tokens, gate.t());
+  const at::Tensor input = input_by_definition(one, tokens, router->scale).detach();
+  const at::Tensor product = at::matmul(input, gate.t());
   const at::Tensor logits = one.options.gate_bias ? product + router->gate->bias.detach() : product;
   const at::Tensor scores = scores_by_definition(one, logits);
   const at::Tensor probabilities = scores / scores.sum(-1, true);

@@ -226,6 +226,31 @@ TEST(LinearCrossEntropy, AcceptsLogitsOfMinusInfinity) {
   });
 }
 
+// A cap of 0.7 bends logits of about 1.
+TEST(LinearCrossEntropy, OfCappedLogitsEqualsItsDefinition) {
+  constexpr double kCap = 0.7;
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const at::Tensor labels = random_labels(130, 4099, 0.3);
+    const Operator capped = [&](const Tensors& in) -> Tensors {
+      return {linear_cross_entropy(in[0], in[1], labels, -100, kCap)};
+    };
+    const Operator expected = [&](const Tensors& in) -> Tensors {
+      const at::Tensor logits = (at::linear(in[0], in[1]) / kCap).tanh() * kCap;
+      return {at::cross_entropy_loss(logits, labels, {}, at::Reduction::None, -100)};
+    };
+    expect_equal_to_definition("uneven", capped, expected, inputs(130, 32, 4099, type), {}, 4);
+    const auto sum = [](const Operator& op) -> Operator {
+      return [op](const Tensors& in) -> Tensors { return {op(in)[0].sum()}; };
+    };
+    expect_equal_to_definition("uniform", sum(capped), sum(expected), inputs(130, 32, 4099, type), {}, 4);
+  }
+  EXPECT_THAT(
+      error_of([] {
+        linear_cross_entropy(at::ones({1, 4}), at::ones({9, 4}), at::zeros({1}, at::kLong), -100, 0);
+      }),
+      testing::HasSubstr("softcap: expected a positive number, found 0"));
+}
+
 TEST(LinearCrossEntropy, NamesALabelOutOfRange) {
   const auto message = [](int64_t label) {
     return error_of([=] {

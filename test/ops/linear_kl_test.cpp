@@ -217,6 +217,23 @@ TEST(LinearKl, NeedsAtMost256MegabytesBesideWeightAndGradient) {
   }
 }
 
+// Both models' caps bend logits of about 1.
+TEST(LinearKl, OfCappedLogitsEqualsItsDefinition) {
+  LinearKlOptions options = kWarm;
+  options.softcap = 0.7;
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const at::Tensor labels = random_labels(131, 4099, 0.3);
+    const auto capped = [&](Definition op) -> Operator {
+      return [=](const Tensors& in) -> Tensors {
+        return {op(in[0], in[1], {.hidden = in[2], .weight = in[3], .softcap = 0.9}, labels, options).loss};
+      };
+    };
+    const Tensors in = inputs(131, 16, 4099, type);
+    expect_equal_to_definition(
+        c10::toString(type), capped(linear_kl), capped(reference::linear_kl), in, {false, false, true, true}, 8);
+  }
+}
+
 TEST(LinearKl, NamesWhatDoesNotFit) {
   const Tensors in = inputs(2, 4, 9, at::kFloat);
   const auto message = [&](const TeacherHead& teacher, const LinearKlOptions& options, int64_t label) {

@@ -18,7 +18,8 @@ using mesh::DistributedContext;
 struct Case {
   int64_t rows, vocabulary;
   double temperature, nll_weight;
-  bool excludes = false;  // the teacher gives some tokens, and all of rank 0's, no probability
+  bool excludes = false;               // the teacher gives some tokens, and all of rank 0's, no probability
+  std::optional<double> softcap = {};  // of the student; the teacher's is twice that
 };
 
 struct Models {
@@ -35,6 +36,9 @@ Models models_of(const Case& c) {
       .factor = at::rand({c.rows}, at::kDouble),
       .teacher = {.hidden = at::randn({c.rows, 4}, at::kDouble), .weight = at::randn({c.vocabulary, 4}, at::kDouble)}};
   models.labels.narrow(0, 2, 3).fill_(-100);
+  if (c.softcap) {
+    models.teacher.softcap = 2 * *c.softcap;
+  }
   if (c.excludes) {
     // Positive hidden states times rows of -inf.
     models.teacher.hidden.abs_();
@@ -54,7 +58,10 @@ struct Own {
       : part{.size = models.weight.size(0), .rows = {chunk({0, models.weight.size(0)}, tp.rank(), tp.size())}},
         hidden(models.hidden.detach().clone().requires_grad_()),
         weight(rows_of(models.weight).requires_grad_()),
-        teacher{.hidden = models.teacher.hidden, .weight = rows_of(models.teacher.weight)} {}
+        teacher{
+            .hidden = models.teacher.hidden,
+            .weight = rows_of(models.teacher.weight),
+            .softcap = models.teacher.softcap} {}
   at::Tensor rows_of(const at::Tensor& weights) const {
     return weights.detach().narrow(0, part.rows[0].begin, part.rows[0].size()).clone();
   }
@@ -80,12 +87,16 @@ INSTANTIATE_TEST_SUITE_P(
         Case{12, 11, 1.7, 0.3},
         Case{12, 3, 1.7, 0.3},
         Case{12, 10, 1.3, 0, true},
+        Case{12, 11, 1.7, 0.3, false, 0.8},
         Case{4000, 5000, 1.3, 0.2}));
 
 TEST_P(VocabParallelKl, EqualsOneDevice) {
   const Models models = models_of(GetParam());
   const ops::LinearKlOptions options{
-      .temperature = GetParam().temperature, .kl_weight = 0.7, .nll_weight = GetParam().nll_weight};
+      .temperature = GetParam().temperature,
+      .kl_weight = 0.7,
+      .nll_weight = GetParam().nll_weight,
+      .softcap = GetParam().softcap};
   const ops::LinearKl expected = ops::linear_kl(models.hidden, models.weight, models.teacher, models.labels, options);
   (expected.loss * models.factor).sum().backward();
   for (const int64_t ranks : {2, 4}) {

@@ -166,6 +166,31 @@ TEST(VocabParallel, ManyChunksOfLogitsEqualOneDevice) {
   });
 }
 
+TEST(VocabParallel, LossOfCappedLogitsEqualsOneDevice) {
+  constexpr double kCap = 0.8;
+  at::manual_seed(9);
+  const at::Tensor hidden = at::randn({12, 6}, at::kDouble).requires_grad_();
+  const at::Tensor weight = at::randn({10, 6}, at::kDouble).requires_grad_();
+  const at::Tensor labels = at::randint(10, {12});
+  const at::Tensor factor = at::rand({12}, at::kDouble);
+  const at::Tensor expected = ops::linear_cross_entropy(hidden, weight, labels, -100, kCap);
+  (expected * factor).sum().backward();
+  test::on_mesh({.tensor_parallel = 2}, [&](DistributedContext& context) {
+    const mesh::Group& tp = context.group(mesh::axis::tp);
+    const VocabularyPart part{.size = 10, .rows = {chunk({0, 10}, tp.rank(), 2)}};
+    const at::Tensor h = hidden.detach().clone().requires_grad_();
+    const at::Tensor w = weight.detach().narrow(0, part.rows[0].begin, part.rows[0].size()).clone().requires_grad_();
+    const at::Tensor losses = vocab_parallel_linear_cross_entropy(h, w, labels, part, tp, -100, kCap);
+    (losses * factor).sum().backward();
+    test::expect_near("losses", losses, expected, expected);
+    at::Tensor sum = h.grad().clone();
+    tp.all_reduce(sum);
+    test::expect_near("hidden's gradient", sum, hidden.grad(), hidden.grad());
+    const at::Tensor own = weight.grad().narrow(0, part.rows[0].begin, part.rows[0].size());
+    test::expect_near("weight's gradient", w.grad(), own, weight.grad());
+  });
+}
+
 // On a GPU the host does not read which labels count, or whether there are any.
 TEST(VocabParallel, LossOnAGpuReadsNoLabel) {
   at::manual_seed(8);

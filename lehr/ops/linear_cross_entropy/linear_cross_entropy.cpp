@@ -16,6 +16,7 @@
 #include "lehr/ops/device.h"
 #include "lehr/ops/label_rows.h"
 #include "lehr/ops/linear_cross_entropy/kernels.h"
+#include "lehr/ops/logit_softcap.h"
 
 namespace lehr::ops {
 
@@ -127,13 +128,22 @@ struct Result {
 };
 
 Result over_rows(
-    const LabelRows& rows, const at::Tensor& weight, cpu::GradMask wanted, const at::Tensor& row_scale = {}) {
+    const LabelRows& rows,
+    const at::Tensor& weight,
+    std::optional<double> cap,
+    cpu::GradMask wanted,
+    const at::Tensor& row_scale = {}) {
   const int64_t count = rows.hidden.size(0);
   const auto type = cpu::wide_type(rows.hidden.scalar_type());
   const at::Tensor losses = at::empty({count}, rows.hidden.options().dtype(type));
-  const int64_t chunk = chunk_rows(count, weight.size(0), weight.element_size(), weight.is_cuda(), kLogitsBytes);
+  const int64_t bytes = (cap ? 2 : 1) * weight.element_size();
+  const int64_t chunk = chunk_rows(count, weight.size(0), bytes, weight.is_cuda(), kLogitsBytes);
   const ChunkLoss loss = [&](const LogitsChunk& part) {
+    const at::Tensor slope = softcap_(part.logits, cap, part.gradient);
     cross_entropy_(part.logits, part.part_of(rows.labels), part.part_of(losses), part.gradient, part.row_scale);
+    if (slope.defined()) {
+      part.logits.mul_(slope);
+    }
   };
   return {.losses = losses, .unit = over_chunks(rows.hidden, weight, chunk, wanted, loss, row_scale)};
 }
@@ -145,12 +155,14 @@ struct LinearCrossEntropyFunction : AutogradFunction<LinearCrossEntropyFunction>
       const at::Tensor& weight,
       const at::Tensor& labels,
       int64_t ignore_index,
+      std::optional<double> cap,
       bool hidden_wanted,
       bool weight_wanted) {
     const LabelRows rows = loss_rows(hidden, labels, weight.size(0), ignore_index);
-    const Result result = over_rows(rows, weight, {.x = hidden_wanted, .weight = weight_wanted});
+    const Result result = over_rows(rows, weight, cap, {.x = hidden_wanted, .weight = weight_wanted});
     ctx->save_for_backward({hidden, weight, cuda::on_gpu(labels) ? rows.labels : labels});
     ctx->saved_data["ignore_index"] = ignore_index;
+    ctx->saved_data["softcap"] = saved_softcap(cap);
     save_unit_gradients(ctx, result.unit);
     return spread(result.losses, rows.index, labels.size(0));
   }
@@ -164,15 +176,20 @@ struct LinearCrossEntropyFunction : AutogradFunction<LinearCrossEntropyFunction>
                                : rows_that_count(saved[0], saved[2], ctx->saved_data["ignore_index"].toInt());
     const HeadGradients gradients =
         scaled_unit_gradients(ctx, grads[0], rows.index, [&](cpu::GradMask missing, const at::Tensor& row_scale) {
-          return over_rows(rows, saved[1], missing, row_scale).unit;
+          const auto cap = softcap_of(ctx->saved_data["softcap"].toDouble());
+          return over_rows(rows, saved[1], cap, missing, row_scale).unit;
         });
-    return {gradients.hidden, gradients.weight, {}, {}, {}, {}};
+    return {gradients.hidden, gradients.weight, {}, {}, {}, {}, {}};
   }
 };
 }  // namespace
 
 at::Tensor linear_cross_entropy(
-    const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index) {
+    const at::Tensor& hidden,
+    const at::Tensor& weight,
+    const at::Tensor& labels,
+    int64_t ignore_index,
+    std::optional<double> softcap) {
   if (OperatorWatch* watch = operator_watch()) {
     return watch->state(
         {.name = "linear_cross_entropy",
@@ -194,8 +211,9 @@ at::Tensor linear_cross_entropy(
       c10::toString(hidden.scalar_type()),
       c10::toString(weight.scalar_type()),
       c10::toString(labels.scalar_type()));
+  check_softcap("linear_cross_entropy", softcap);
   if (hidden.is_meta() && !runs_on_meta()) {
-    return reference::linear_cross_entropy(hidden, weight, labels, ignore_index);
+    return reference::linear_cross_entropy(hidden, weight, labels, ignore_index, softcap);
   }
   if (!cuda::on_gpu(labels)) {
     check_labels(labels, weight.size(0), ignore_index);
@@ -204,10 +222,11 @@ at::Tensor linear_cross_entropy(
   const at::Tensor w = weight.contiguous();
   const at::Tensor l = labels.contiguous();
   if (will_differentiate(hidden, weight)) {
-    return LinearCrossEntropyFunction::apply(h, w, l, ignore_index, hidden.requires_grad(), weight.requires_grad());
+    return LinearCrossEntropyFunction::apply(
+        h, w, l, ignore_index, softcap, hidden.requires_grad(), weight.requires_grad());
   }
   const LabelRows rows = loss_rows(h, l, w.size(0), ignore_index);
-  return spread(over_rows(rows, w, {.x = false, .weight = false}).losses, rows.index, labels.size(0));
+  return spread(over_rows(rows, w, softcap, {.x = false, .weight = false}).losses, rows.index, labels.size(0));
 }
 
 }  // namespace lehr::ops

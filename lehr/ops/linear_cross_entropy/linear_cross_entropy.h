@@ -1,6 +1,8 @@
 // Fused language-model loss: linear layer and cross-entropy, without storing logits.
 #pragma once
 
+#include <optional>
+
 #include "lehr/base/torch.h"
 
 namespace lehr::ops {
@@ -19,11 +21,18 @@ namespace lehr::ops {
 /// rounded to bfloat16 once per chunk. Throws a usage error for a label outside [0, V) that is not ignore_index, and
 /// for shapes that do not match.
 ///
+/// With a softcap, logits x are replaced by softcap tanh(x / softcap) (ops/logit_softcap.h). Then a chunk takes twice
+/// the memory, for the derivatives.
+///
 /// On a GPU the host never synchronizes to read labels or gradients. Ignored tokens are computed like others and yield
 /// zeros (if their hidden states are finite), a label out of range yields NaN, and the gradient of a sum or mean is
 /// recognized by its stride of 0. If a copy has lost that stride, the gradient of weight is computed a second time.
 at::Tensor linear_cross_entropy(
-    const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index = -100);
+    const at::Tensor& hidden,
+    const at::Tensor& weight,
+    const at::Tensor& labels,
+    int64_t ignore_index = -100,
+    std::optional<double> softcap = {});
 
 /// Writes -log softmax(logits)[labels] to losses (N). If `gradient`, overwrites logits (N, V) by softmax(logits) -
 /// one_hot(labels), with row n multiplied by row_scale[n] if row_scale is defined. losses and row_scale are in the wide
@@ -39,7 +48,11 @@ void cross_entropy_(
 namespace reference {
 /// Holds all logits.
 at::Tensor linear_cross_entropy(
-    const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index);
+    const at::Tensor& hidden,
+    const at::Tensor& weight,
+    const at::Tensor& labels,
+    int64_t ignore_index,
+    std::optional<double> softcap = {});
 }  // namespace reference
 
 }  // namespace lehr::ops

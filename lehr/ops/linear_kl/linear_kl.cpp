@@ -16,6 +16,7 @@
 #include "lehr/ops/cuda.h"
 #include "lehr/ops/label_rows.h"
 #include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
+#include "lehr/ops/logit_softcap.h"
 #include "lehr/ops/matmul/matmul.h"
 
 namespace lehr::ops {
@@ -134,12 +135,18 @@ Result over_rows(
     return at::empty({count}, rows.hidden.options().dtype(cpu::wide_type(rows.hidden.scalar_type())));
   };
   const LinearKl values{.loss = empty(), .kl = empty(), .nll = empty(), .agrees = empty()};
-  const int64_t bytes = weight.element_size() + teacher.weight.element_size();  // both models' logits are held
+  // Both models' logits are held, and the derivatives of a softcap.
+  const int64_t bytes = (options.softcap ? 2 : 1) * weight.element_size() + teacher.weight.element_size();
   const int64_t chunk = chunk_rows(count, vocabulary, bytes, weight.is_cuda(), kLogitsBytes);
   const ChunkLoss loss = [&](const LogitsChunk& part) {
     const at::Tensor teacher_logits = product(part.part_of(teacher_rows), teacher.weight.t());
+    softcap_(teacher_logits, teacher.softcap, /*gradient=*/false);
+    const at::Tensor slope = softcap_(part.logits, options.softcap, part.gradient);
     compare_chunk(
         part, teacher_logits, part.part_of(rows.labels), options, narrowed(values, part.first, part.logits.size(0)));
+    if (slope.defined()) {
+      part.logits.mul_(slope);
+    }
   };
   return {.values = values, .unit = over_chunks(rows.hidden, weight, chunk, wanted, loss, row_scale)};
 }
@@ -168,6 +175,8 @@ struct LinearKlFunction : AutogradFunction<LinearKlFunction> {
     ctx->saved_data["kl_weight"] = options.kl_weight;
     ctx->saved_data["nll_weight"] = options.nll_weight;
     ctx->saved_data["ignore_index"] = options.ignore_index;
+    ctx->saved_data["softcap"] = saved_softcap(options.softcap);
+    ctx->saved_data["teacher_softcap"] = saved_softcap(teacher.softcap);
     save_unit_gradients(ctx, result.unit);
     const LinearKl values = spread_values(result.values, rows.index, labels.size(0));
     ctx->mark_non_differentiable({values.kl, values.nll, values.agrees});
@@ -182,11 +191,15 @@ struct LinearKlFunction : AutogradFunction<LinearKlFunction> {
         .temperature = ctx->saved_data["temperature"].toDouble(),
         .kl_weight = ctx->saved_data["kl_weight"].toDouble(),
         .nll_weight = ctx->saved_data["nll_weight"].toDouble(),
-        .ignore_index = ctx->saved_data["ignore_index"].toInt()};
+        .ignore_index = ctx->saved_data["ignore_index"].toInt(),
+        .softcap = softcap_of(ctx->saved_data["softcap"].toDouble())};
     const LabelRows rows = loss_rows(saved[0], saved[4], saved[1].size(0), options.ignore_index);
     const HeadGradients gradients =
         scaled_unit_gradients(ctx, grads[0], rows.index, [&](cpu::GradMask missing, const at::Tensor& row_scale) {
-          const TeacherHead teacher{.hidden = saved[2], .weight = saved[3]};
+          const TeacherHead teacher{
+              .hidden = saved[2],
+              .weight = saved[3],
+              .softcap = softcap_of(ctx->saved_data["teacher_softcap"].toDouble())};
           return over_rows(rows, saved[1], teacher, options, missing, row_scale).unit;
         });
     return {gradients.hidden, gradients.weight, {}, {}, {}, {}};
@@ -227,6 +240,8 @@ void check(
       c10::toString(teacher.weight.scalar_type()),
       c10::toString(labels.scalar_type()));
   require(options.temperature > 0, "linear_kl: expected a temperature above 0, found {}", options.temperature);
+  check_softcap("linear_kl", options.softcap);
+  check_softcap("linear_kl", teacher.softcap);
 }
 }  // namespace
 
@@ -247,7 +262,10 @@ LinearKl linear_kl(
   const at::Tensor h = hidden.contiguous();
   const at::Tensor w = weight.contiguous();
   const at::Tensor l = labels.contiguous();
-  const TeacherHead t{.hidden = teacher.hidden.detach().contiguous(), .weight = teacher.weight.detach().contiguous()};
+  const TeacherHead t{
+      .hidden = teacher.hidden.detach().contiguous(),
+      .weight = teacher.weight.detach().contiguous(),
+      .softcap = teacher.softcap};
   if (will_differentiate(hidden, weight)) {
     const cpu::GradMask wanted{.x = hidden.requires_grad(), .weight = weight.requires_grad()};
     const variable_list values = LinearKlFunction::apply(h, w, t, l, options, wanted);

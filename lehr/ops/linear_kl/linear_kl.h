@@ -1,14 +1,17 @@
 // Fused distillation loss: the logits of a student and of its teacher, and their divergence, without storing logits.
 #pragma once
 
+#include <optional>
+
 #include "lehr/base/torch.h"
 
 namespace lehr::ops {
 
 /// The teacher's part of linear_kl; needs no gradients.
 struct TeacherHead {
-  at::Tensor hidden;  ///< (N, its hidden size), after its final norm, of the same tokens.
-  at::Tensor weight;  ///< (V, its hidden size), of the same vocabulary.
+  at::Tensor hidden;                   ///< (N, its hidden size), after its final norm, of the same tokens.
+  at::Tensor weight;                   ///< (V, its hidden size), of the same vocabulary.
+  std::optional<double> softcap = {};  ///< Of its logits (ops/logit_softcap.h).
 };
 
 /// Options of knowledge distillation (Hinton et al., https://arxiv.org/abs/1503.02531). Unlike there, the divergence is
@@ -18,6 +21,7 @@ struct LinearKlOptions {
   double kl_weight = 1;    ///< Of the divergence in the loss.
   double nll_weight = 0;   ///< Of the labels' negative log-likelihood in the loss, at temperature 1.
   int64_t ignore_index = -100;
+  std::optional<double> softcap = {};  ///< Of the student's logits (ops/logit_softcap.h).
 };
 
 /// Values (N) per token, float32 (float64 for a float64 student); 0 where the label is ignored. Only the loss is

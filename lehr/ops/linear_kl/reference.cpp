@@ -5,6 +5,7 @@
 #include <ATen/ops/log_softmax.h>
 
 #include "lehr/ops/linear_kl/linear_kl.h"
+#include "lehr/ops/logit_softcap.h"
 
 namespace lehr::ops::reference {
 
@@ -15,8 +16,9 @@ LinearKl linear_kl(
     const at::Tensor& labels,
     const LinearKlOptions& options) {
   const auto wide = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor logits = at::linear(hidden, weight).to(wide);                          // (N, V)
-  const at::Tensor teacher_logits = at::linear(teacher.hidden, teacher.weight).to(wide);  // (N, V)
+  const at::Tensor logits = softcap(at::linear(hidden, weight), options.softcap).to(wide);  // (N, V)
+  const at::Tensor teacher_logits =
+      softcap(at::linear(teacher.hidden, teacher.weight), teacher.softcap).to(wide);  // (N, V)
   const at::Tensor log_q = at::log_softmax(logits / options.temperature, -1);
   const at::Tensor log_p = at::log_softmax(teacher_logits / options.temperature, -1);
   const at::Tensor counts = labels.ne(options.ignore_index);

@@ -1,0 +1,71 @@
+#include "lehr/model/gemma4/layer.h"
+
+#include "lehr/model/layer_parameters.h"
+#include "lehr/model/moe_parameters.h"
+#include "lehr/nn/residual_stream.h"
+#include "lehr/shard/tensor_parallel.h"
+
+namespace lehr::model {
+
+Gemma4LayerImpl::Gemma4LayerImpl(const Gemma4LayerParameters& params, int64_t layer_index) {
+  const auto init = nn::Init::normal(params.initializer_range);
+  const auto declare_norm = [&](const char* name, nn::RMSNorm& norm) {
+    declare_module(name, norm, nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
+  };
+  auto attention = attention_parameters(params, layer_index);
+  attention.qk_norm_eps = attention.v_norm_eps = params.rms_norm_eps;
+  if (!params.pattern.slides(layer_index)) {
+    attention.head_dim = params.full_attention.head_dim;
+    attention.num_key_value_heads = params.full_attention.num_key_value_heads;
+    attention.keys_as_values = params.full_attention.keys_as_values;
+  }
+  declare_module("self_attn", self_attn, nn::GroupedQueryAttention(attention));
+  declare_module("mlp", mlp, nn::GeGLU(params.hidden_size, params.intermediate_size, nn::Gelu::tanh, init));
+  declare_norm("input_layernorm", input_layernorm);
+  declare_norm("post_attention_layernorm", post_attention_layernorm);
+  declare_norm("pre_feedforward_layernorm", pre_feedforward_layernorm);
+  declare_norm("post_feedforward_layernorm", post_feedforward_layernorm);
+  if (params.moe) {
+    const LayerSizes sizes{
+        .hidden_size = params.hidden_size,
+        .intermediate_size = params.intermediate_size,
+        .num_attention_heads = params.num_attention_heads,
+        .num_key_value_heads = params.num_key_value_heads,
+        .rms_norm_eps = params.rms_norm_eps,
+        .head_dim = params.head_dim,
+        .initializer_range = params.initializer_range};
+    declare_module("moe", moe, nn::MoELayer(moe_parameters(*params.moe, sizes)));
+    declare_norm("post_feedforward_layernorm_1", post_feedforward_layernorm_1);
+    declare_norm("pre_feedforward_layernorm_2", pre_feedforward_layernorm_2);
+    declare_norm("post_feedforward_layernorm_2", post_feedforward_layernorm_2);
+  }
+  declare_state("layer_scalar", layer_scalar, {1}, nn::Init::ones());
+}
+
+at::Tensor Gemma4LayerImpl::forward(
+    const at::Tensor& hidden_states,
+    const nn::PositionEmbeddings& position_embeddings,
+    const nn::AttentionMask& attention_mask,
+    nn::KeyValueCache* cache) {
+  nn::ResidualStream residual(hidden_states);
+  const at::Tensor attended = self_attn(residual.normed(input_layernorm), position_embeddings, attention_mask, cache);
+  residual.add_normed(attended, post_attention_layernorm);
+  at::Tensor output = mlp(residual.normed(pre_feedforward_layernorm));
+  if (moe) {
+    const at::Tensor& stream = residual.hidden_states();
+    const at::Tensor of_experts = moe(pre_feedforward_layernorm_2(stream), stream);
+    output = post_feedforward_layernorm_1(output) + post_feedforward_layernorm_2(of_experts);
+  }
+  residual.add_normed(output, post_feedforward_layernorm);
+  return residual.hidden_states() * layer_scalar.to(hidden_states.scalar_type());
+}
+
+void tensor_parallel(Gemma4LayerImpl& layer, mesh::DistributedContext& context) {
+  shard::tensor_parallel_children(layer, context);
+  if (const int64_t ranks = context.size(mesh::axis::tp); ranks > 1) {
+    layer.own_parameter("layer_scalar")
+        ->lay_out(mesh::axis::tp, Placement::replicate(), context.index(mesh::axis::tp), ranks);
+  }
+}
+
+}  // namespace lehr::model
