@@ -28,11 +28,13 @@ AsyncCheckpointer::AsyncCheckpointer(
     std::shared_ptr<Coordinator> coordinator,
     QueuesOf queues_of,
     int64_t pinned_bytes,
-    StepToKeep also_keep)
+    WriteContents write)
     : store_(std::move(store)),
       keep_latest_(keep_latest),
       coordinator_(coordinator ? std::move(coordinator) : std::make_shared<OneRank>()),
-      also_keep_(std::move(also_keep)),
+      write_(
+          write ? std::move(write)
+                : [this](const auto& contents, const auto& failure) { write_to_store(contents, failure); }),
       queues_of_(std::move(queues_of)),
       pinned_bytes_(pinned_bytes) {
   require(keep_latest >= 0, "checkpoints to keep: expected 0 (all) or more, found {}", keep_latest);
@@ -148,8 +150,7 @@ void AsyncCheckpointer::wait_copied() {
 void AsyncCheckpointer::write(const CheckpointContents& contents, const std::string& failure) {
   const auto start = std::chrono::steady_clock::now();
   try {
-    write_checkpoint(store_, contents, *coordinator_, failure);
-    remove_old(contents.step);
+    write_(contents, failure);
   } catch (const std::exception& error) {
     current_.error = error.what();
   }
@@ -157,18 +158,14 @@ void AsyncCheckpointer::write(const CheckpointContents& contents, const std::str
   written_ = true;
 }
 
-// `step` is that of the checkpoint that was just written.
-void AsyncCheckpointer::remove_old(int64_t step) {
-  if (keep_latest_ == 0 && !also_keep_) {
-    return;
+void AsyncCheckpointer::write_to_store(const CheckpointContents& contents, const std::string& failure) {
+  write_checkpoint(store_, contents, *coordinator_, failure);
+  if (keep_latest_ > 0) {
+    coordinator_->from_main("save tidy", [&] {
+      store_.keep_latest(keep_latest_, contents.step);
+      return std::string();
+    });
   }
-  coordinator_->from_main("save tidy", [&] {
-    const auto other = also_keep_ ? also_keep_(store_) : std::nullopt;
-    if (keep_latest_ > 0) {
-      store_.keep_latest(keep_latest_, step, other);
-    }
-    return std::string();
-  });
 }
 
 std::optional<SaveResult> AsyncCheckpointer::poll() {

@@ -31,9 +31,8 @@ struct SaveResult {
   bool ok() const { return error.empty(); }
 };
 
-/// Returns the step of the checkpoint to keep besides the newest ones, if there is one. Called after each successful
-/// save, on one rank, in the writing thread.
-using StepToKeep = std::function<std::optional<int64_t>(const CheckpointStore& store)>;
+/// Writes and publishes contents on all ranks, as write_checkpoint does, and removes the checkpoints that they replace.
+using WriteContents = std::function<void(const CheckpointContents& contents, const std::string& failure)>;
 
 /// Saves the checkpoints of one rank of a run; used by one thread. With several ranks all call `save` for the same
 /// steps, each with its parts (write_checkpoint documents the protocol). Every rank gets a result, and if a save failed
@@ -45,15 +44,16 @@ class AsyncCheckpointer {
   /// in about a millisecond, so larger ones would not be faster.
   static constexpr int64_t kPinnedBytes = int64_t{128} << 20;
 
-  /// After each successful save only the last `keep_latest` checkpoints are kept (0: all), and that of `also_keep`. The
-  /// ranks agree through `coordinator`; null for one rank. `queues_of` returns the streams of the tensors' device.
+  /// After each successful save only the last `keep_latest` checkpoints are kept (0: all). The ranks agree through
+  /// `coordinator`; null for one rank. `queues_of` returns the streams of the tensors' device. `write`, which runs on
+  /// the writing thread, replaces write_checkpoint and `keep_latest`.
   explicit AsyncCheckpointer(
       CheckpointStore store,
       int64_t keep_latest = 0,
       std::shared_ptr<Coordinator> coordinator = nullptr,
       QueuesOf queues_of = device_queues,
       int64_t pinned_bytes = kPinnedBytes,
-      StepToKeep also_keep = {});
+      WriteContents write = {});
   /// Waits for a running save. During an exception waits for the other ranks for at most five seconds.
   ~AsyncCheckpointer();
   AsyncCheckpointer(const AsyncCheckpointer&) = delete;
@@ -88,12 +88,12 @@ class AsyncCheckpointer {
   Staged stage(const CheckpointContents& contents);
   std::string copy_from_device(std::vector<Move> moves);
   void write(const CheckpointContents& contents, const std::string& failure);
-  void remove_old(int64_t step);
+  void write_to_store(const CheckpointContents& contents, const std::string& failure);
 
   CheckpointStore store_;
   int64_t keep_latest_;
   std::shared_ptr<Coordinator> coordinator_;
-  StepToKeep also_keep_;
+  WriteContents write_;
   std::map<std::pair<std::string, std::string>, at::Tensor> staging_;  // by stem, and name and shard
   QueuesOf queues_of_;
   int64_t pinned_bytes_;

@@ -4,8 +4,10 @@
 
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/state/checkpoint_contents.h"
 #include "lehr/train/run_state.h"
 
 namespace lehr::train {
@@ -55,6 +57,21 @@ std::optional<int64_t> link_best(const state::CheckpointStore& store, bool keep)
   }
   fs::remove(fresh, ignored);
   return best;
+}
+
+state::WriteContents write_and_keep_best(
+    state::CheckpointStore store, int64_t keep_latest, std::shared_ptr<state::Coordinator> coordinator) {
+  return [store = std::move(store), keep_latest, coordinator = std::move(coordinator)](
+             const state::CheckpointContents& contents, const std::string& failure) mutable {
+    state::write_checkpoint(store, contents, *coordinator, failure);
+    coordinator->from_main("save tidy", [&] {
+      const auto best = link_best(store, /*keep=*/true);
+      if (keep_latest > 0) {
+        store.keep_latest(keep_latest, contents.step, best);
+      }
+      return std::string();
+    });
+  };
 }
 
 std::string describe_best(const TrainConfig& config) {

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "lehr/state/async_checkpointer.h"
 #include "lehr/state/checkpoint.h"
+#include "lehr/state/coordinator.h"
 #include "lehr/train/config.h"
 
 namespace lehr::train {
@@ -26,6 +29,11 @@ std::optional<BestCheckpoint> best_checkpoint(const state::CheckpointStore& stor
 /// Makes the link lead to the best checkpoint, and returns its step. Without one, or unless `keep`, removes the link.
 /// There is none on a file system without links, or beside a file or folder of that name. Only one rank may call it.
 std::optional<int64_t> link_best(const state::CheckpointStore& store, bool keep);
+
+/// Returns a function that writes a checkpoint of all ranks (state::write_checkpoint), updates the link, and then
+/// removes old checkpoints except the best, as CheckpointStore::keep_latest does. `keep_latest` 0: removes none.
+state::WriteContents write_and_keep_best(
+    state::CheckpointStore store, int64_t keep_latest, std::shared_ptr<state::Coordinator> coordinator);
 
 /// Returns the path and the loss of the best checkpoint of a run, for its log.
 std::string describe_best(const TrainConfig& config);

@@ -134,8 +134,8 @@ RunCheckpoints::RunCheckpoints(
           coordinator_,
           device_queues,
           state::AsyncCheckpointer::kPinnedBytes,
-          config.checkpoint.keep_best ? [](const auto& store) { return link_best(store, true); }
-                                      : state::StepToKeep())),
+          config.checkpoint.keep_best ? write_and_keep_best(*store_, config.checkpoint.keep_latest_k, coordinator_)
+                                      : state::WriteContents())),
       local_(std::make_unique<LocalCheckpoints>(
           config.checkpoint,
           checkpoint_root(config),

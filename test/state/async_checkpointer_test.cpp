@@ -58,27 +58,6 @@ TEST(AsyncCheckpointer, SavesAllPartsBitForBitAndKeepsTheLatest) {
   EXPECT_TRUE(holds(folder.path() / "step-30", make_contents(30, 30)));
 }
 
-TEST(AsyncCheckpointer, AlsoKeepsTheCheckpointOfACallback) {
-  for (const int64_t keep_latest : {0, 1}) {
-    const TemporaryFolder folder;
-    std::vector<std::vector<int64_t>> seen;
-    const auto second = [&](const CheckpointStore& store) -> std::optional<int64_t> {
-      seen.push_back(steps_of(store));
-      return seen.size() < 2 ? std::nullopt : std::optional<int64_t>(20);
-    };
-    AsyncCheckpointer checkpointer(
-        CheckpointStore(folder.path()), keep_latest, nullptr, device_queues, AsyncCheckpointer::kPinnedBytes, second);
-    for (int64_t step : {10, 20, 30, 40}) {
-      checkpointer.save(make_contents(step, step));
-    }
-    checkpointer.wait();
-    using Steps = std::vector<int64_t>;
-    const Steps all{10, 20, 30, 40};
-    EXPECT_EQ(steps_of(checkpointer.store()), keep_latest == 0 ? all : (Steps{20, 40}));
-    EXPECT_EQ(seen.back(), keep_latest == 0 ? all : (Steps{20, 30, 40})) << "is asked after the save";
-  }
-}
-
 TEST(AsyncCheckpointer, ConvertsToTheTypeOfTheFile) {
   const TemporaryFolder folder;
   AsyncCheckpointer checkpointer((CheckpointStore(folder.path())));
