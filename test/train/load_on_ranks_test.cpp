@@ -56,8 +56,7 @@ TrainConfig trained(const Folder& folder, const std::string& name, const Overrid
       {"model.args.initializer_range", "0.3"},
       {"training.global_batch_size", "4"}};
   overrides.insert(overrides.end(), few.begin(), few.end());
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  const auto config = testing::tiny_run(folder.path(), overrides);
+  const auto config = testing::tiny_run(folder.path(), testing::joined(overrides, more));
   testing::train(config);
   return config;
 }

@@ -462,8 +462,7 @@ TEST(GatedDeltaNet, OfEveryKindOfRunEqualsOneDeviceWithContextParallelism) {
   testing::train(base);
   const auto with = [](const Overrides& more) {
     Overrides overrides = run_of("qwen3_next");
-    overrides.insert(overrides.end(), more.begin(), more.end());
-    return overrides;
+    return testing::joined(overrides, more);
   };
   expect_law(
       {{"nothing recomputed", with({{"activation_checkpoint.mode", "none"}}), {{.cp = 2}}},
@@ -600,8 +599,7 @@ TEST(Float8, OfExpertsEqualsOneDevice) {
              {"model.args.intermediate_size", "32"}}) {
       overrides.push_back(entry);
     }
-    overrides.insert(overrides.end(), more.begin(), more.end());
-    return overrides;
+    return testing::joined(overrides, more);
   };
   const Overrides gradients_in_high_precision{{"float8.recipe", "rowwise_with_gw_hp"}};
   const Folder of_base;
@@ -768,8 +766,7 @@ TEST(IllegalMeshes, AreRefusedByName) {
     SCOPED_TRACE(one.message);
     const Folder folder;
     Overrides overrides = family("qwen3");
-    overrides.insert(overrides.end(), one.overrides.begin(), one.overrides.end());
-    TrainConfig config = tiny_run(folder.path(), overrides);
+    TrainConfig config = tiny_run(folder.path(), testing::joined(overrides, one.overrides));
     Mesh mesh = one.mesh;
     if (config.parallelism.expert_parallel_degree > 1) {
       mesh.ep = config.parallelism.expert_parallel_degree;
@@ -815,8 +812,7 @@ TEST(Meshes, ABoundedValidationUsesTheSameSequences) {
   const auto loss_of = [&](const Mesh& mesh, const Overrides& more) {
     const Folder folder;
     auto all = overrides;
-    all.insert(all.end(), more.begin(), more.end());
-    const auto config = tiny_run(folder.path(), all);
+    const auto config = tiny_run(folder.path(), testing::joined(all, more));
     train_on(mesh, config);
     return metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", "validation_loss")
         .values.front();

@@ -21,8 +21,7 @@ TrainConfig run_with_experts(const std::filesystem::path& folder, const Override
       {"model.args.num_experts_per_tok", "2"},
       {"model.args.moe_intermediate_size", "8"},
       {"model.args.expert_bias", "true"}};
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return tiny_run(folder, overrides);
+  return tiny_run(folder, testing::joined(overrides, more));
 }
 
 TEST(Experts, StoppedAndResumedEqualsNeverStoppedBitForBit) {

@@ -11,6 +11,7 @@ using testing::all_meshes;
 using testing::expect_equal;
 using testing::family;
 using testing::Folder;
+using testing::joined;
 using testing::kSchedules;
 using testing::Mesh;
 using testing::Outcome;
@@ -22,8 +23,7 @@ using testing::train_on;
 // Enough layers for eight stages, and micro-batches for every schedule on four ranks.
 Overrides with(Overrides overrides, const Overrides& more, int64_t layers = 8) {
   overrides.emplace_back("model.args.num_hidden_layers", std::to_string(layers));
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return overrides;
+  return testing::joined(overrides, more);
 }
 
 struct Model {
@@ -186,11 +186,6 @@ Model narrow(std::string name, const Overrides& overrides) {
   return model;
 }
 
-Overrides both(Overrides overrides, const Overrides& more) {
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return overrides;
-}
-
 const Overrides kBfloat16Arithmetic{{"training.dtype", "float32"}, {"training.mixed_precision_param", "bfloat16"}};
 
 Outcome outcome_on(const Mesh& mesh, const Model& model) {
@@ -206,10 +201,10 @@ Outcome outcome_on(const Mesh& mesh, const Model& model) {
 TEST(MixedRuns, HaveTheBitsOfOneDeviceInAPurePipeline) {
   const Overrides untied{{"model.args.tie_word_embeddings", "false"}, {"optimizer.lr", "1e-3"}};
   for (const Model& model :
-       {narrow("bfloat16 arithmetic", both(untied, kBfloat16Arithmetic)),
+       {narrow("bfloat16 arithmetic", joined(untied, kBfloat16Arithmetic)),
         narrow(
             "stochastic rounding",
-            both(untied, {{"training.dtype", "bfloat16"}, {"optimizer.name", "stochastic_adamw"}}))}) {
+            joined(untied, {{"training.dtype", "bfloat16"}, {"optimizer.name", "stochastic_adamw"}}))}) {
     SCOPED_TRACE(model.name);
     const Outcome& wanted = alone(model);
     testing::expect_moved(testing::initial_weights(with(family(model.family), model.overrides)), wanted.tensors);
@@ -235,7 +230,7 @@ TEST(MixedRuns, ChangeEachWeightLikeOneDevice) {
   for (const Case& one : {Case{"false", 1.0 / 256}, Case{"true", 1.0 / 32}}) {
     const Model model = narrow(
         std::string("bfloat16 arithmetic, tied ") + one.tied,
-        both(
+        joined(
             kBfloat16Arithmetic,
             {{"model.args.tie_word_embeddings", one.tied},
              {"optimizer.name", "sgd"},

@@ -323,10 +323,10 @@ TEST_P(Recipes, RefuseConflictsBetweenKeys) {
       {"parallelism.pipeline_parallel_microbatch_size", "0"},
   };
   for (const auto& [key, value] : conflicts) {
+    // Every number of sequences is a multiple of one.
+    const Overrides overrides{{"training.local_batch_size", "4"}, {key, value}};
     EXPECT_THAT(
-        any_error::error_of([&] {  // Every number of sequences is a multiple of one.
-          load_config<TrainConfig>({.file = file_, .overrides = {{"training.local_batch_size", "4"}, {key, value}}});
-        }),
+        any_error::error_of([&] { load_config<TrainConfig>({.file = file_, .overrides = overrides}); }),
         ::testing::HasSubstr(key));
   }
 }

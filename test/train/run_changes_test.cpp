@@ -18,16 +18,12 @@ using testing::checkpoint;
 using testing::curve;
 using testing::Folder;
 using ::testing::HasSubstr;
+using testing::joined;
 using testing::train;
 
 constexpr int64_t kBefore = 4;  // steps, of 4 sequences of 32 tokens
 constexpr int64_t kAfter = 5;
 constexpr int64_t kSequences = 4 * kBefore;
-
-Overrides joined(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 const Overrides kRun{
     {"training.steps", std::to_string(kBefore + kAfter)},

@@ -64,8 +64,7 @@ Overrides run_of(const Overrides& more = {}) {
       {{"validation.enable", "false"},  // in a pipeline a validation has no snapshots (TrainTask::compute_loss)
        {"data.validation_fraction", "0"},
        {"model.args.num_hidden_layers", "4"}});
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return overrides;
+  return testing::joined(overrides, more);
 }
 
 TEST(SnapshotsOnMeshes, EqualOneDevice) {

@@ -29,8 +29,7 @@ Overrides names(const Overrides& more = {}) {
       {"data.validation_fraction", "0.0"},
       {"training.seq_len", "64"},
       {"training.classifier_dropout", "0.1"}};
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return overrides;
+  return testing::joined(overrides, more);
 }
 
 // Of the words of the held-out lines, 85 % are no names, so always predicting that is right for 85 %.
