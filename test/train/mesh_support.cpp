@@ -41,7 +41,18 @@ Overrides family(const std::string& name) {
       {"activation_checkpoint.mode", "full"},
       {"data.datasets.0.split_documents", "\"blank_line\""},
       {"checkpoint.interval", std::to_string(kSteps)}};
-  overrides.emplace_back("model.name", name == kNemotronHWithExperts ? "nemotron_h" : name);
+  overrides.emplace_back(
+      "model.name",
+      name == kNemotronHWithExperts ? "nemotron_h"
+      : name == kGemma4WithExperts  ? "gemma4"
+                                    : name);
+  if (name == "gemma4" || name == kGemma4WithExperts) {
+    overrides.emplace_back("model.args.global_head_dim", "8");
+    overrides.emplace_back("model.args.num_global_key_value_heads", "2");
+  }
+  if (name == kGemma4WithExperts) {
+    overrides.emplace_back("model.flavor", "debugmodel_moe");
+  }
   if (name == "deepseek_v3") {
     overrides.emplace_back("model.args.num_key_value_heads", "8");
     overrides.emplace_back("model.args.head_dim", "16");
@@ -61,7 +72,7 @@ Overrides family(const std::string& name) {
   }
   if (name == "qwen3_next" || name == "qwen3_5_moe" || name == "qwen3_moe" || name == "mixtral" ||
       name == "deepseek_v3" || name == "glm4_moe" || name == "minimax_m2" || name == "gpt_oss" ||
-      name == kNemotronHWithExperts) {
+      name == kNemotronHWithExperts || name == kGemma4WithExperts) {
     for (const auto& entry : Overrides{
              {"model.args.num_experts", "8"},
              {"model.args.num_experts_per_tok", "2"},

@@ -415,7 +415,8 @@ const std::vector<std::string> kFamilies{
     "gpt_oss",
     testing::kNemotronHWithExperts,
     "qwen3_5",
-    "minimax_m2"};
+    "minimax_m2",
+    testing::kGemma4WithExperts};
 
 class PipelineOfFamilies : public ::testing::TestWithParam<size_t> {};
 INSTANTIATE_TEST_SUITE_P(
