@@ -56,6 +56,15 @@ QWEN3_MOE = {"model_type": "qwen3_moe", "head_dim": 6, "num_experts": 4, "num_ex
              "moe_intermediate_size": 5}
 GPT_OSS = {"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 6,
            "rope_theta": 150000, "rms_norm_eps": 1e-5, "attention_bias": True, "pad_token_id": 0}
+# The keys of Gemma 4's own files.
+GEMMA4 = {"model_type": "gemma4_text", "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4,
+          "global_head_dim": 16, "num_global_key_value_heads": 1, "attention_k_eq_v": True, "attention_bias": False,
+          "final_logit_softcapping": 2.0, "hidden_activation": "gelu_pytorch_tanh", "hidden_size_per_layer_input": 0,
+          "num_kv_shared_layers": 0, "use_double_wide_mlp": False, "use_bidirectional_attention": "vision",
+          "vocab_size_per_layer_input": 31, "enable_moe_block": False, "num_experts": None, "top_k_experts": None,
+          "moe_intermediate_size": None, "sliding_window": 3,
+          "rope_parameters": {FULL: {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"},
+                              SLIDING: {"rope_theta": 10000.0, "rope_type": "default"}}}
 # A case's keys are those of its config.json, as published ones have them.
 CASES = {
     # The keys of Llama 2's own files; biases of the attention, as in some of its descendants.
@@ -150,6 +159,22 @@ CASES = {
                       "sliding_window": 2, "query_pre_attn_scalar": 4, "layer_types": [FULL, SLIDING, FULL],
                       "rope_parameters": {FULL: {"rope_type": "default", "rope_theta": 100.0},
                                           SLIDING: {"rope_type": "linear", "factor": 2.0, "rope_theta": 7.0}}},
+    "gemma4_dense": GEMMA4 | {"num_hidden_layers": 4, "layer_types": [SLIDING, SLIDING, SLIDING, FULL]},
+    # What the class has if keys are absent: rotary bases, and a last layer with full attention. No softcap.
+    "gemma4_values": {"model_type": "gemma4_text", "head_dim": 6, "global_head_dim": 8, "hidden_size_per_layer_input": 0,
+                      "attention_bias": True, "num_attention_heads": 6, "num_key_value_heads": 3, "sliding_window": 4,
+                      "num_global_key_value_heads": 2, "tie_word_embeddings": False},
+    "gemma4_experts": GEMMA4 | {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2,
+                                "moe_intermediate_size": 5, "layer_types": [SLIDING, FULL, FULL]},
+    # Heads of single layers, as transformers 5 writes them.
+    "gemma4_per_layer": {key: value for key, value in GEMMA4.items() if "global" not in key}
+                        | {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 3, "moe_intermediate_size": 5,
+                           "layer_types": [FULL, SLIDING, FULL], "final_logit_softcapping": 30.0,
+                           "per_layer_config": {"0": {"head_dim": 10, "num_key_value_heads": 4},
+                                                "2": {"head_dim": 10, "num_key_value_heads": 4}},
+                           "rope_parameters": {FULL: {"partial_rotary_factor": 0.5, "rope_theta": 100.0, "factor": 2.0,
+                                                      "rope_type": "proportional"},
+                                               SLIDING: {"rope_theta": 10.0, "rope_type": "linear", "factor": 2.0}}},
     # The keys of Mixtral's own files.
     "mixtral_experts": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, "rope_theta": 1e6,
                         "sliding_window": None, "output_router_logits": False, "router_aux_loss_coef": 0.02,
@@ -345,7 +370,8 @@ def float32_is_float64():
 def randomize(model):
     for name, parameter in model.named_parameters():
         spread = torch.randn(parameter.shape)
-        is_norm = name.endswith(("norm.weight", "norm_f.weight"))
+        is_norm = name.endswith(("norm.weight", "norm_f.weight", "norm_1.weight", "norm_2.weight", "router.scale",
+                                 "per_expert_scale"))
         zero_centered = model.config.model_type.startswith(("gemma3", "qwen3_next", "qwen3_5"))
         plain = is_norm and (not zero_centered or "linear_attn" in name)
         # Norms of tensors with small values would amplify gradients, and their rounding.
@@ -355,6 +381,8 @@ def randomize(model):
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
             buffer.copy_(0.1 * torch.randn(buffer.shape))
+        if name.endswith("layer_scalar"):
+            buffer.copy_(1 + 0.2 * torch.randn(buffer.shape))
 
 
 def with_backbone(tensors):
@@ -460,7 +488,7 @@ def train(model, batches):
 
 def write(folder, case):
     folder.mkdir(parents=True, exist_ok=True)
-    model_class = {"gemma3_text": "Gemma3", "smollm3": "SmolLM3", "deepseek_v3": "DeepseekV3", "kimi_k2": "DeepseekV3",
+    model_class = {"gemma3_text": "Gemma3", "gemma4_text": "Gemma4", "smollm3": "SmolLM3", "deepseek_v3": "DeepseekV3", "kimi_k2": "DeepseekV3",
                    "glm4_moe": "Glm4Moe", "minimax_m2": "MiniMaxM2",
                    "qwen3_next": "Qwen3Next", "qwen3_5_text": "Qwen3_5", "qwen3_5_moe_text": "Qwen3_5Moe",
                    "gpt_oss": "GptOss", "qwen3_moe": "Qwen3Moe",

@@ -53,7 +53,7 @@ inline constexpr const char* kWholeVocabulary = "default";
 ///   DecoderConfig& shape), which reads them and sets defaults of its own; static write(const DecoderConfig&, Node&),
 ///   which writes them;
 /// - kNormWeight, the kind of the final norm's weight, and static embedding_factor(const DecoderConfig&);
-/// - static adjust(DecoderConfig&), which makes settings fit the number of layers, after it was read or overridden;
+/// - static adjust(DecoderConfig&), which makes settings fit the number of layers after it was overridden;
 /// - kMtpNames, if published folders have modules for multi-token prediction, which read and write count.
 template <class Family_>
 class DecoderArgs : public descriptor::ModelArgs {
@@ -366,9 +366,6 @@ DecoderConfig read_config(const Node& config) {
   }
   if constexpr (requires { Family::read(config, shape); }) {
     Family::read(config, shape);
-  }
-  if constexpr (requires { Family::adjust(shape); }) {
-    Family::adjust(shape);
   }
   if (std::find(own_keys.begin(), own_keys.end(), std::string_view(kPerLayerConfig)) == own_keys.end()) {
     read_blocks(config, shape);

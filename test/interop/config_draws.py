@@ -179,6 +179,39 @@ def gemma3(rng, c):
     put_layer_ropes(rng, c, width, [100, 10000.0, 1000000.0], "rope_local_base_freq")
 
 
+def gemma4(rng, c):
+    width, heads = put_heads(rng, c, always=True), c["num_attention_heads"]
+    wide = rng.choice([2, 4, 8, 10, 16])
+    divisors = [n for n in (1, 2, 3, 4) if heads % n == 0]
+    c |= {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": window(rng), "pad_token_id": 0,
+          "attention_bias": rng.choice([True, False]), "attention_k_eq_v": rng.choice([True, False]),
+          "final_logit_softcapping": rng.choice([None, 2.0, 30.0]), "hidden_size_per_layer_input": 0,
+          "num_kv_shared_layers": 0, "use_double_wide_mlp": rng.choice([True, False]),
+          "use_bidirectional_attention": rng.choice([None, "vision"])}
+    del c["hidden_act"]
+    types = layer_types(rng, c)
+    types[-1] = FULL
+    c["layer_types"] = types
+    if chance(rng, 0.3):
+        heads_of_full = {"head_dim": wide, "num_key_value_heads": rng.choice(divisors)}
+        c["per_layer_config"] = {str(i): heads_of_full for i, kind in enumerate(types) if kind == FULL}
+    else:
+        c |= {"global_head_dim": wide, "num_global_key_value_heads": rng.choice([None] + divisors)}
+    if chance(rng, 0.7):
+        tables = {}
+        for kind_of_layer, dim in ((FULL, wide), (SLIDING, width)):
+            kind, table = scaling(rng, dim) if chance(rng, 0.4) else ("default", {})
+            if chance(rng, 0.6):
+                kind, table = "proportional", {"partial_rotary_factor": rng.choice([0.25, 0.5, 0.7, 1.0])}
+                table |= {"factor": 2.0} if chance(rng, 0.3) else {}
+            tables[kind_of_layer] = {"rope_type": kind, "rope_theta": rng.choice([100.0, 10000.0])} | table
+        c["rope_parameters"] = tables
+    if chance(rng, 0.5):
+        experts = rng.randrange(1, 7)
+        c |= {"enable_moe_block": True, "num_experts": experts, "top_k_experts": rng.randrange(1, experts + 1),
+              "moe_intermediate_size": rng.randrange(1, 9)}
+
+
 def put_experts(rng, c, key="num_experts"):
     experts = rng.randrange(1, 7)
     c |= {key: experts, "num_experts_per_tok": rng.randrange(1, experts + 1), "output_router_logits": False,
@@ -342,15 +375,15 @@ def gpt_oss(rng, c):
 
 
 FAMILIES = {"llama": llama, "qwen2": qwen2, "qwen3": qwen3, "mistral": mistral, "smollm3": smollm3, "olmo2": olmo2,
-            "olmo3": olmo3, "gemma3_text": gemma3, "mixtral": mixtral, "qwen3_moe": qwen3_moe,
+            "olmo3": olmo3, "gemma3_text": gemma3, "gemma4_text": gemma4, "mixtral": mixtral, "qwen3_moe": qwen3_moe,
             "deepseek_v3": deepseek_v3, "glm4_moe": glm4_moe, "qwen3_next": qwen3_next, "qwen3_5_text": qwen3_5,
             "qwen3_5_moe_text": qwen3_5_moe, "nemotron_h": nemotron_h,
             "gpt_oss": gpt_oss, "minimax_m2": minimax_m2}
-CLASS = {"qwen2": "Qwen2", "smollm3": "SmolLM3", "gemma3_text": "Gemma3", "qwen3_moe": "Qwen3Moe",
+CLASS = {"qwen2": "Qwen2", "smollm3": "SmolLM3", "gemma3_text": "Gemma3", "gemma4_text": "Gemma4", "qwen3_moe": "Qwen3Moe",
          "deepseek_v3": "DeepseekV3", "glm4_moe": "Glm4Moe", "qwen3_next": "Qwen3Next", "qwen3_5_text": "Qwen3_5",
          "qwen3_5_moe_text": "Qwen3_5Moe", "nemotron_h": "NemotronH",
          "gpt_oss": "GptOss", "minimax_m2": "MiniMaxM2"}
-NO_CLASSIFIER = {"glm4_moe", "minimax_m2", "nemotron_h", "qwen3_5_text", "qwen3_5_moe_text"}
+NO_CLASSIFIER = {"gemma4_text", "glm4_moe", "minimax_m2", "nemotron_h", "qwen3_5_text", "qwen3_5_moe_text"}
 NO_TOKEN_CLASSIFIER = NO_CLASSIFIER | {"olmo2", "olmo3", "gemma3_text"}
 # Where null is the number of heads.
 NULL_KEY_VALUE_HEADS = {"llama", "qwen2", "qwen3", "smollm3", "olmo2", "olmo3", "deepseek_v3"}

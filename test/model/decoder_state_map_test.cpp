@@ -10,6 +10,7 @@
 #include "lehr/config/node.h"
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
+#include "lehr/model/gemma4/family.h"
 #include "lehr/model/glm4_moe/family.h"
 #include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/llama3/family.h"
@@ -50,6 +51,7 @@ descriptor::ModelFamilies families() {
   list.add(smollm3_family());
   list.add(olmo3_family());
   list.add(gemma3_family());
+  list.add(gemma4_family());
   list.add(mixtral_family());
   list.add(deepseek_v3_family());
   list.add(glm4_moe_family());
@@ -186,6 +188,8 @@ INSTANTIATE_TEST_SUITE_P(
         "smollm3_layers",
         "olmo3_yarn",
         "gemma3_pattern",
+        "gemma4_dense",
+        "gemma4_experts",
         "mixtral_experts",
         "deepseek_v3_yarn",
         "deepseek_v3_one_group",

@@ -195,7 +195,7 @@ at::Tensor normed(const at::Tensor& x, const at::Tensor& weight = {}) {
   return weight.defined() ? y * weight : y;
 }
 
-at::Tensor gelu(const at::Tensor& x) {
+at::Tensor gelu_of(const at::Tensor& x) {
   return 0.5 * x * (1 + (std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)).tanh());
 }
 
@@ -240,7 +240,7 @@ class Plain {
         norm(attention(norm(input, "input_layernorm"), name + "self_attn.", slides), "post_attention_layernorm");
     const at::Tensor ffn = norm(x, "pre_feedforward_layernorm");
     at::Tensor y =
-        times(gelu(times(ffn, name + "mlp.gate_proj")) * times(ffn, name + "mlp.up_proj"), name + "mlp.down_proj");
+        times(gelu_of(times(ffn, name + "mlp.gate_proj")) * times(ffn, name + "mlp.up_proj"), name + "mlp.down_proj");
     if (p_.contains(name + "moe.router.scale")) {
       y = norm(y, "post_feedforward_layernorm_1") +
           norm(experts(norm(x, "pre_feedforward_layernorm_2"), x, name + "moe."), "post_feedforward_layernorm_2");
@@ -282,7 +282,7 @@ class Plain {
         const auto matrix = [&](const char* projection) {
           return of(name + "grouped_experts." + projection + ".weight")[e];
         };
-        const at::Tensor inner = gelu(at::mv(matrix("gate_proj"), x[t])) * at::mv(matrix("up_proj"), x[t]);
+        const at::Tensor inner = gelu_of(at::mv(matrix("gate_proj"), x[t])) * at::mv(matrix("up_proj"), x[t]);
         const at::Tensor weight = best[t][i] / best[t].sum() * of(name + "router.per_expert_scale")[e];
         sum = sum + weight * at::mv(matrix("down_proj"), inner);
       }

@@ -331,6 +331,7 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
         "lehr/ops/grouped_linear/cuda.h",
         "lehr/ops/grouped_linear/groups.h",
         "lehr/ops/grouped_linear_float8/cuda.h",
+        "lehr/ops/logit_softcap.h",
         "lehr/ops/rms_norm/bodies.h",
         "lehr/ops/rms_norm/rows.h"};
     if (!source.is_header() || !source.path.starts_with("lehr/ops/") || kInside.count(source.path) != 0 ||

@@ -70,8 +70,24 @@ Overrides family(const std::string& name) {
       {"activation_checkpoint.mode", "full"},
       {"data.datasets.0.split_documents", "\"blank_line\""},
       {"checkpoint.interval", std::to_string(kSteps)}};
+<<<<<<< HEAD
   overrides.emplace_back("model.name", name == kNemotronHWithExperts ? "nemotron_h" : name);
   if (form.latent_attention) {
+=======
+  overrides.emplace_back(
+      "model.name",
+      name == kNemotronHWithExperts ? "nemotron_h"
+      : name == kGemma4WithExperts  ? "gemma4"
+                                    : name);
+  if (name == "gemma4" || name == kGemma4WithExperts) {
+    overrides.emplace_back("model.args.global_head_dim", "8");
+    overrides.emplace_back("model.args.num_global_key_value_heads", "2");
+  }
+  if (name == kGemma4WithExperts) {
+    overrides.emplace_back("model.flavor", "debugmodel_moe");
+  }
+  if (name == "deepseek_v3") {
+>>>>>>> 7e079099df00fd72e14f4a8e851434fde763975b
     overrides.emplace_back("model.args.num_key_value_heads", "8");
     overrides.emplace_back("model.args.head_dim", "16");
   }
@@ -87,7 +103,13 @@ Overrides family(const std::string& name) {
     overrides.emplace_back("model.args.num_hidden_layers", "4");  // Mamba-2, attention, experts, a feed-forward block
     overrides.emplace_back("model.args.moe_shared_expert_intermediate_size", "16");
   }
+<<<<<<< HEAD
   if (debug_model(name).has_experts()) {
+=======
+  if (name == "qwen3_next" || name == "qwen3_5_moe" || name == "qwen3_moe" || name == "mixtral" ||
+      name == "deepseek_v3" || name == "glm4_moe" || name == "minimax_m2" || name == "gpt_oss" ||
+      name == kNemotronHWithExperts || name == kGemma4WithExperts) {
+>>>>>>> 7e079099df00fd72e14f4a8e851434fde763975b
     for (const auto& entry : Overrides{
              {"model.args.num_experts", "8"},
              {"model.args.num_experts_per_tok", "2"},

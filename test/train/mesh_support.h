@@ -56,6 +56,7 @@ Overrides of(const Schedule& schedule);
 
 /// Nemotron-H with experts, by this name as a family.
 inline constexpr const char* kNemotronHWithExperts = "nemotron_h_moe";
+inline constexpr const char* kGemma4WithExperts = "gemma4_moe";
 
 /// Every family of specs(), and Nemotron-H with experts.
 std::vector<std::string> trained_families();

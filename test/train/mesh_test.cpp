@@ -69,9 +69,9 @@ std::vector<Case> every_family_and_mesh() {
       {.cp = 2, .tp = 2},
       {.dp_shard = 2, .cp = 2, .tp = 2}};
   // Norms after the sub-blocks, and one over the width that tp cuts; biases; windows, which cp cuts; layers without
-  // rotary positions or with others.
+  // rotary positions or with others; layers with other heads, of which tp = 4 cuts two.
   size_t first = 0;
-  for (const char* name : {"olmo2", "qwen2", "mistral", "smollm3", "olmo3", "gemma3"}) {
+  for (const char* name : {"olmo2", "qwen2", "mistral", "smollm3", "olmo3", "gemma3", "gemma4"}) {
     add(name, every_nth(2, some, first++ % 2));
   }
   // Other routers; in some, layers without experts.
@@ -82,7 +82,8 @@ std::vector<Case> every_family_and_mesh() {
       {.tp = 4, .ep = 4},
       {.dp_replicate = 2, .cp = 2, .ep = 2},
       {.dp_shard = 2, .cp = 2, .tp = 2, .ep = 4}};
-  for (const char* name : {"mixtral", "deepseek_v3", "glm4_moe", "gpt_oss", "minimax_m2"}) {
+  for (const char* name :
+       {"mixtral", "deepseek_v3", "glm4_moe", "gpt_oss", "minimax_m2", testing::kGemma4WithExperts}) {
     add(name, every_nth(2, of_routers, first++ % 2));
   }
   // Documents, whose states begin anew, also in the chunks of cp, which states pass through.

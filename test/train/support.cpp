@@ -15,6 +15,7 @@ TrainSpecs specs() {
   list.add({.family = model::smollm3_family(), .parallelize = model::parallelize_smollm3});
   list.add({.family = model::olmo3_family(), .parallelize = model::parallelize_olmo3});
   list.add({.family = model::gemma3_family(), .parallelize = model::parallelize_gemma3});
+  list.add({.family = model::gemma4_family(), .parallelize = model::parallelize_gemma4});
   list.add({.family = model::mixtral_family(), .parallelize = model::parallelize_mixtral});
   list.add({.family = model::deepseek_v3_family(), .parallelize = model::parallelize_deepseek_v3});
   list.add({.family = model::glm4_moe_family(), .parallelize = model::parallelize_glm4_moe});

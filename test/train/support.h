@@ -14,6 +14,7 @@
 #include "lehr/metric/metrics_log.h"
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
+#include "lehr/model/gemma4/family.h"
 #include "lehr/model/glm4_moe/family.h"
 #include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/llama3/family.h"

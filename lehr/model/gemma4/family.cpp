@@ -35,11 +35,12 @@ void refuse_unsupported(const Node& config) {
       per_layer,
       config.find("hidden_size_per_layer_input") == nullptr ? ", which is the value without the key" : "");
   const Node* bidirectional = config.find("use_bidirectional_attention");
+  const std::string of = bidirectional == nullptr || bidirectional->is_null() ? "null" : bidirectional->as_string();
   require(
-      bidirectional == nullptr || bidirectional->is_null() || bidirectional->as_string() == "vision",
+      of == "null" || of == "vision",
       "{}: use_bidirectional_attention: expected null or vision (of images only), found {}; this is not supported",
       config.origin(),
-      bidirectional == nullptr ? "" : bidirectional->as_string());
+      of);
   for (const char* key : {"block_configs", "rope_scaling", "rope_theta"}) {
     const Node* found = config.find(key);
     require(
