@@ -30,6 +30,9 @@ struct Command {
 /// All commands, in the order of the program's help.
 const std::vector<Command>& commands();
 
+/// Prints the --help of a command, `usage`, the help of its `options` and then `more`, and returns the exit code.
+int print_help(const std::string& usage, const ConfigObject& options, const std::string& more = "");
+
 /// The functions of the commands, one each.
 int train(const std::vector<std::string>& args, const train::TrainSpecs& specs);
 /// The config that `train` runs with these arguments, which are not --help. Throws as `train` does.

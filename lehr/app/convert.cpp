@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
-
 #include "lehr/app/command.h"
 #include "lehr/app/stop_notice.h"
 #include "lehr/app/written_model.h"
@@ -62,20 +60,17 @@ int convert(const std::vector<std::string>& args, const train::TrainSpecs& specs
   ConvertOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
-    std::fputs(
-        ("lehr convert --model DIR --output DIR [OPTIONS]\n\n"
-         "Copies a model folder tensor by tensor, in another layout or data type, or split into files of another\n"
-         "size. The tokenizer's files are copied too; the optimizer's state is not.\n\n"
-         "With --replace FILE.json the new model is made of sub-blocks of several models. FILE.json is a list:\n\n"
-         "  [{\"layer\": 1, \"attention\": {\"no_op\": true}, \"ffn\": {\"model\": \"narrow\"}},\n"
-         "   {\"layer\": 2, \"attention\": {\"model\": \"two_kv_heads\", \"layer\": 5}}]\n\n"
-         "or a solution of puzzletron; solutions.json#2 is the third one of a list. Folders are relative to the file.\n"
-         "A sub-block keeps its block config, and all other tensors are those of --model. See "
-         "docs/descriptors.md.\n\n" +
-         arguments_help(ConfigObject::of(options)))
-            .c_str(),
-        stdout);
-    return 0;
+    return print_help(
+        "lehr convert --model DIR --output DIR [OPTIONS]\n\n"
+        "Copies a model folder tensor by tensor, in another layout or data type, or split into files of another\n"
+        "size. The tokenizer's files are copied too; the optimizer's state is not.\n\n"
+        "With --replace FILE.json the new model is made of sub-blocks of several models. FILE.json is a list:\n\n"
+        "  [{\"layer\": 1, \"attention\": {\"no_op\": true}, \"ffn\": {\"model\": \"narrow\"}},\n"
+        "   {\"layer\": 2, \"attention\": {\"model\": \"two_kv_heads\", \"layer\": 5}}]\n\n"
+        "or a solution of puzzletron; solutions.json#2 is the third one of a list. Folders are relative to the file.\n"
+        "A sub-block keeps its block config, and all other tensors are those of --model. See "
+        "docs/descriptors.md.\n\n",
+        ConfigObject::of(options));
   }
   require(
       arguments.positionals.empty() && arguments.overrides.empty(),

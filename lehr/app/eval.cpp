@@ -76,16 +76,13 @@ int eval(const std::vector<std::string>& args, const train::TrainSpecs& specs, c
   EvalOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options), keys_of<train::TrainConfig>());
   if (arguments.help) {
-    std::fputs(
-        ("lehr eval CONFIG.toml [--model DIR] [--section.key=value ...]\n\n"
-         "Computes loss and perplexity of a model on the held-out data of a config. Prints one JSON object.\n\n"
-         "A model that needs several devices is evaluated on the mesh of the config's [parallelism], by lehr launch,\n"
-         "torchrun, srun or mpirun; one process uses one device, whatever the degrees:\n\n"
-         "  lehr launch -n 4 -- eval CONFIG.toml --parallelism.tensor_parallel_degree=2\n\n" +
-         arguments_help(ConfigObject::of(options)))
-            .c_str(),
-        stdout);
-    return 0;
+    return print_help(
+        "lehr eval CONFIG.toml [--model DIR] [--section.key=value ...]\n\n"
+        "Computes loss and perplexity of a model on the held-out data of a config. Prints one JSON object.\n\n"
+        "A model that needs several devices is evaluated on the mesh of the config's [parallelism], by lehr launch,\n"
+        "torchrun, srun or mpirun; one process uses one device, whatever the degrees:\n\n"
+        "  lehr launch -n 4 -- eval CONFIG.toml --parallelism.tensor_parallel_degree=2\n\n",
+        ConfigObject::of(options));
   }
   require(arguments.positionals.size() == 1, "lehr eval: expected one config file; see lehr eval --help");
   const std::string& given = arguments.positionals[0];

@@ -180,16 +180,13 @@ int generate(const std::vector<std::string>& args, const train::TrainSpecs& spec
   GenerateOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options), keys_of<MeshConfig>());
   if (arguments.help) {
-    std::fputs(
-        ("lehr generate --model DIR --prompt TEXT [OPTIONS]\n\n"
-         "Continues a text, with a key/value cache. A model that needs several devices is sharded by lehr launch,\n"
-         "torchrun, srun or mpirun, with the keys of a config's [parallelism]; by default it is fully "
-         "sharded:\n\n"
-         "  lehr launch -n 2 -- generate --model DIR --prompt TEXT --parallelism.tensor_parallel_degree=2\n\n" +
-         arguments_help(ConfigObject::of(options)))
-            .c_str(),
-        stdout);
-    return 0;
+    return print_help(
+        "lehr generate --model DIR --prompt TEXT [OPTIONS]\n\n"
+        "Continues a text, with a key/value cache. A model that needs several devices is sharded by lehr launch,\n"
+        "torchrun, srun or mpirun, with the keys of a config's [parallelism]; by default it is fully "
+        "sharded:\n\n"
+        "  lehr launch -n 2 -- generate --model DIR --prompt TEXT --parallelism.tensor_parallel_degree=2\n\n",
+        ConfigObject::of(options));
   }
   require(arguments.positionals.empty(), "lehr generate: takes options only; see lehr generate --help");
   require(

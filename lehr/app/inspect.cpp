@@ -233,15 +233,12 @@ int inspect(const std::vector<std::string>& args, const train::TrainSpecs& specs
   InspectOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
-    std::fputs(
-        ("lehr inspect PATH [OPTIONS]\n\n"
-         "Shows the content of a model folder, a checkpoint or one safetensors file, without reading the weights.\n"
-         "For a folder with a config.json it shows parameters, memory and FLOPs of each layer, which needs no\n"
-         "weights.\n\n" +
-         arguments_help(ConfigObject::of(options)))
-            .c_str(),
-        stdout);
-    return 0;
+    return print_help(
+        "lehr inspect PATH [OPTIONS]\n\n"
+        "Shows the content of a model folder, a checkpoint or one safetensors file, without reading the weights.\n"
+        "For a folder with a config.json it shows parameters, memory and FLOPs of each layer, which needs no\n"
+        "weights.\n\n",
+        ConfigObject::of(options));
   }
   require(
       arguments.positionals.size() == 1 && arguments.overrides.empty(),

@@ -62,6 +62,11 @@ const std::vector<Command>& commands() {
   return kCommands;
 }
 
+int print_help(const std::string& usage, const ConfigObject& options, const std::string& more) {
+  std::fputs((usage + arguments_help(options) + more).c_str(), stdout);
+  return 0;
+}
+
 namespace {
 std::string usage() {
   std::string text =

@@ -1,6 +1,4 @@
 // lehr merge --adapter DIR --output DIR
-#include <cstdio>
-
 #include "lehr/app/command.h"
 #include "lehr/app/model_and_data.h"
 #include "lehr/base/error.h"
@@ -92,14 +90,11 @@ int merge(const std::vector<std::string>& args, const train::TrainSpecs& specs) 
   MergeOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
-    std::fputs(
-        ("lehr merge --adapter DIR --output DIR [--model BASE]\n\n"
-         "Merges adapters (of a run with [peft], or of Hugging Face PEFT) into the weights of their base model, and\n"
-         "writes an ordinary model folder.\n\n" +
-         arguments_help(ConfigObject::of(options)))
-            .c_str(),
-        stdout);
-    return 0;
+    return print_help(
+        "lehr merge --adapter DIR --output DIR [--model BASE]\n\n"
+        "Merges adapters (of a run with [peft], or of Hugging Face PEFT) into the weights of their base model, and\n"
+        "writes an ordinary model folder.\n\n",
+        ConfigObject::of(options));
   }
   require(
       arguments.positionals.empty() && arguments.overrides.empty(),

@@ -240,15 +240,12 @@ int metrics(const std::vector<std::string>& args) {
   MetricsOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
-    std::fputs(
-        ("lehr metrics RUN... [--follow]\n\n"
-         "Shows the metrics of a run, the folder job.dump_folder, whether it is running or not: progress, a plot of the\n"
-         "loss, and the last steps. Several runs are drawn in one plot. The folder is only read. With --follow, new\n"
-         "steps are shown as they are logged; where standard output is not a terminal, each is a line.\n\n" +
-         arguments_help(ConfigObject::of(options)))
-            .c_str(),
-        stdout);
-    return 0;
+    return print_help(
+        "lehr metrics RUN... [--follow]\n\n"
+        "Shows the metrics of a run, the folder job.dump_folder, whether it is running or not: progress, a plot of the\n"
+        "loss, and the last steps. Several runs are drawn in one plot. The folder is only read. With --follow, new\n"
+        "steps are shown as they are logged; where standard output is not a terminal, each is a line.\n\n",
+        ConfigObject::of(options));
   }
   require(
       arguments.overrides.empty(),

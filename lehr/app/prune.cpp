@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <cstdio>
 
 #include "lehr/app/command.h"
 #include "lehr/app/stop_notice.h"
@@ -259,8 +258,7 @@ int prune(const std::vector<std::string>& args, const train::TrainSpecs& specs) 
   PruneOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
-    std::fputs((kHelp + arguments_help(ConfigObject::of(options))).c_str(), stdout);
-    return 0;
+    return print_help(kHelp, ConfigObject::of(options));
   }
   require(
       arguments.positionals.empty() && arguments.overrides.empty(),

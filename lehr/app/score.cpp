@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "lehr/app/command.h"
 #include "lehr/app/model_and_data.h"
@@ -10,6 +9,7 @@
 #include "lehr/base/log.h"
 #include "lehr/base/progress.h"
 #include "lehr/config/command_line.h"
+#include "lehr/config/node_list.h"
 #include "lehr/config/suggest.h"
 #include "lehr/prune/score_model.h"
 #include "lehr/train/device.h"
@@ -169,11 +169,9 @@ void score_on(
   }
   scores.facts.set("model", Node(std::filesystem::weakly_canonical(folder).filename().string()));
   scores.facts.set("model_type", Node(opened.args->model_type()));
-  Node layers = Node::make_list();
-  for (const auto& block : opened.args->block_configs()) {
-    layers.push_back(Node(descriptor::describe(block)));
-  }
-  scores.facts.set("layers", std::move(layers));
+  scores.facts.set("layers", node_list(opened.args->block_configs(), [](const descriptor::BlockConfig& block) {
+                     return Node(descriptor::describe(block));
+                   }));
   scores.facts.set("data", Node(options.held_out ? "held out" : "training"));
   notice.defer();  // both files or none
   prune::write_scores(options.output, scores);
@@ -190,20 +188,17 @@ int score(const std::vector<std::string>& args, const train::TrainSpecs& specs, 
   ScoreOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options), keys_of<train::TrainConfig>());
   if (arguments.help) {
-    std::fputs(
-        ("lehr score CONFIG.toml --output DIR [--model DIR] [--section.key=value ...]\n\n"
-         "Runs a model on the data of a config and computes the importance of each of its parts: a score for each FFN\n"
-         "channel, each KV head, each expert of an MoE layer, and for the attention and the FFN of each layer as a\n"
-         "whole. lehr prune makes a smaller model of the parts with the highest scores.\n\n"
-         "  lehr score CONFIG.toml --output scores                       # all kinds of parts that the model has\n"
-         "  lehr score CONFIG.toml --output scores --kinds kv_heads,ffn  # only these\n\n"
-         "Batches have validation.local_batch_size sequences. docs/score.md has the formulas.\n\n"
-         "A model that needs several devices is sharded over them; each rank scores all sequences:\n\n"
-         "  lehr launch -n 4 -- score CONFIG.toml --output scores\n\n" +
-         arguments_help(ConfigObject::of(options)))
-            .c_str(),
-        stdout);
-    return 0;
+    return print_help(
+        "lehr score CONFIG.toml --output DIR [--model DIR] [--section.key=value ...]\n\n"
+        "Runs a model on the data of a config and computes the importance of each of its parts: a score for each FFN\n"
+        "channel, each KV head, each expert of an MoE layer, and for the attention and the FFN of each layer as a\n"
+        "whole. lehr prune makes a smaller model of the parts with the highest scores.\n\n"
+        "  lehr score CONFIG.toml --output scores                       # all kinds of parts that the model has\n"
+        "  lehr score CONFIG.toml --output scores --kinds kv_heads,ffn  # only these\n\n"
+        "Batches have validation.local_batch_size sequences. docs/score.md has the formulas.\n\n"
+        "A model that needs several devices is sharded over them; each rank scores all sequences:\n\n"
+        "  lehr launch -n 4 -- score CONFIG.toml --output scores\n\n",
+        ConfigObject::of(options));
   }
   require(arguments.positionals.size() == 1, "lehr score: expected one config file; see lehr score --help");
   const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = arguments.overrides});

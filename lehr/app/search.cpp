@@ -181,20 +181,18 @@ int search(const std::vector<std::string>& args, const train::TrainSpecs& specs,
   SearchOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options), keys_of<search::SearchConfig>());
   if (arguments.help) {
-    std::fputs(
-        ("lehr search SEARCH.toml [--stage STAGE] [--dry-run] [--section.key=value ...]\n\n"
-         "Finds the best smaller version of a trained model under budgets. Each layer may lose different parts: KV\n"
-         "heads, channels, experts or whole sub-blocks. Every smaller sub-block is trained to reproduce the teacher's\n"
-         "and measured in its place; then the best combination within the budgets is built and distilled. Run the\n"
-         "same command again to resume. docs/search.md explains the stages and the report.\n\n"
-         "  lehr search recipe/search_quickstart.toml            # all stages\n"
-         "  lehr search SEARCH.toml --stage score                # up to the scores\n"
-         "  lehr search SEARCH.toml --budget.parameters='50 %'   # another budget; scores are kept\n"
-         "  lehr launch -n 4 -- search SEARCH.toml               # ranks share training and measuring of variants\n\n" +
-         arguments_help(ConfigObject::of(options)) + "\nKeys of SEARCH.toml:\n" + help_text<search::SearchConfig>())
-            .c_str(),
-        stdout);
-    return 0;
+    return print_help(
+        "lehr search SEARCH.toml [--stage STAGE] [--dry-run] [--section.key=value ...]\n\n"
+        "Finds the best smaller version of a trained model under budgets. Each layer may lose different parts: KV\n"
+        "heads, channels, experts or whole sub-blocks. Every smaller sub-block is trained to reproduce the teacher's\n"
+        "and measured in its place; then the best combination within the budgets is built and distilled. Run the\n"
+        "same command again to resume. docs/search.md explains the stages and the report.\n\n"
+        "  lehr search recipe/search_quickstart.toml            # all stages\n"
+        "  lehr search SEARCH.toml --stage score                # up to the scores\n"
+        "  lehr search SEARCH.toml --budget.parameters='50 %'   # another budget; scores are kept\n"
+        "  lehr launch -n 4 -- search SEARCH.toml               # ranks share training and measuring of variants\n\n",
+        ConfigObject::of(options),
+        "\nKeys of SEARCH.toml:\n" + help_text<search::SearchConfig>());
   }
   require(arguments.positionals.size() == 1, "lehr search: expected one file; see lehr search --help");
   const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = arguments.overrides});

@@ -1,5 +1,4 @@
 // lehr tokenize: converts lines to ids and back, or whole corpora to a token file.
-#include <cstdio>
 #include <iostream>
 
 #include "lehr/app/command.h"
@@ -8,6 +7,7 @@
 #include "lehr/base/value_of.h"
 #include "lehr/config/command_line.h"
 #include "lehr/config/json.h"
+#include "lehr/config/node_list.h"
 #include "lehr/data/tokenize_corpus.h"
 #include "lehr/data/tokenizer.h"
 
@@ -48,11 +48,7 @@ struct TokenizeOptions {
 };
 
 Node ids_node(const std::vector<int32_t>& ids) {
-  Node list = Node::make_list();
-  for (const int32_t id : ids) {
-    list.push_back(Node(static_cast<int64_t>(id)));
-  }
-  return list;
+  return node_list(ids, [](int32_t id) { return Node(int64_t{id}); });
 }
 
 void convert_lines(const TokenizeOptions& options, const data::Tokenizer& tokenizer) {
@@ -124,15 +120,12 @@ int tokenize(const std::vector<std::string>& args) {
   TokenizeOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
-    std::fputs(
-        ("lehr tokenize --tokenizer DIR INPUT... --output corpus.tokens\n"
-         "lehr tokenize --tokenizer DIR --jsonl [--decode] < lines\n\n"
-         "Converts text files, JSON lines (also .gz and .zst), Parquet and Arrow files or folders of them to a\n"
-         "memory-mapped token file for [[data.datasets]], or converts standard input line by line.\n\n" +
-         arguments_help(ConfigObject::of(options)))
-            .c_str(),
-        stdout);
-    return 0;
+    return print_help(
+        "lehr tokenize --tokenizer DIR INPUT... --output corpus.tokens\n"
+        "lehr tokenize --tokenizer DIR --jsonl [--decode] < lines\n\n"
+        "Converts text files, JSON lines (also .gz and .zst), Parquet and Arrow files or folders of them to a\n"
+        "memory-mapped token file for [[data.datasets]], or converts standard input line by line.\n\n",
+        ConfigObject::of(options));
   }
   const bool corpus = !arguments.positionals.empty();
   require(

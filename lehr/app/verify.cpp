@@ -68,19 +68,16 @@ int verify(const std::vector<std::string>& args, const train::TrainSpecs& specs,
   VerifyOptions options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options), keys_of<MeshConfig>());
   if (arguments.help) {
-    std::fputs(
-        ("lehr verify --model DIR [OPTIONS]\n\n"
-         "Runs the model on the inputs of a reference and compares every output, gradient and training step in it.\n"
-         "Prints one line per tensor and exits with 3 if a difference exceeds its tolerance. docs/verify.md describes\n"
-         "the format of a reference; example/reference/make_reference.py writes one for any Hugging Face language\n"
-         "model.\n\n"
-         "A model that needs several devices is sharded by lehr launch, torchrun, srun or mpirun, with the keys of a\n"
-         "config's [parallelism]; its outputs and gradients are compared, not training steps:\n\n"
-         "  lehr launch -n 2 -- verify --model DIR --parallelism.tensor_parallel_degree=2\n\n" +
-         arguments_help(ConfigObject::of(options)))
-            .c_str(),
-        stdout);
-    return 0;
+    return print_help(
+        "lehr verify --model DIR [OPTIONS]\n\n"
+        "Runs the model on the inputs of a reference and compares every output, gradient and training step in it.\n"
+        "Prints one line per tensor and exits with 3 if a difference exceeds its tolerance. docs/verify.md describes\n"
+        "the format of a reference; example/reference/make_reference.py writes one for any Hugging Face language\n"
+        "model.\n\n"
+        "A model that needs several devices is sharded by lehr launch, torchrun, srun or mpirun, with the keys of a\n"
+        "config's [parallelism]; its outputs and gradients are compared, not training steps:\n\n"
+        "  lehr launch -n 2 -- verify --model DIR --parallelism.tensor_parallel_degree=2\n\n",
+        ConfigObject::of(options));
   }
   require(arguments.positionals.empty(), "lehr verify: takes options only; see lehr verify --help");
   std::atomic<bool> ok = true;

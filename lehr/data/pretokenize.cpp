@@ -1,7 +1,6 @@
 // Builds a splitter from the pre_tokenizer of tokenizer.json.
 #include "lehr/data/pretokenize.h"
 
-#include <optional>
 #include <vector>
 
 #include "lehr/data/tokenizer_json.h"

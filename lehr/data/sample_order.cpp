@@ -2,7 +2,6 @@
 #include "lehr/data/sample_order.h"
 
 #include <cmath>
-#include <utility>
 
 #include "lehr/base/error.h"
 #include "lehr/data/permutation.h"

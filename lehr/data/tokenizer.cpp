@@ -1,8 +1,6 @@
 // Selects a tokenizer by name or path, and finds its files.
 #include "lehr/data/tokenizer.h"
 
-#include <fstream>
-
 #include "lehr/base/error.h"
 #include "lehr/data/tokenizer_file.h"
 #include "lehr/data/tokenizer_kinds.h"

@@ -1,7 +1,6 @@
 #include "lehr/descriptor/block_picture.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 
 #include "lehr/base/log.h"

@@ -5,6 +5,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/config/json.h"
+#include "lehr/config/node_list.h"
 
 namespace lehr::descriptor {
 
@@ -151,11 +152,7 @@ Node updated_generation_config(Node source, const std::vector<int64_t>& eos, std
   if (ids.size() == 1 && before == 0) {
     source.set("eos_token_id", Node(ids.front()));
   } else if (ids.size() > before) {
-    Node list = Node::make_list();
-    for (const int64_t id : ids) {
-      list.push_back(Node(id));
-    }
-    source.set("eos_token_id", list);
+    source.set("eos_token_id", node_list(ids));
   }
   if (pad) {
     source.set("pad_token_id", Node(*pad));

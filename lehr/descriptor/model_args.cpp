@@ -98,15 +98,21 @@ std::string unknown_word(const std::string& subject, const std::string& word, co
 }
 }  // namespace
 
-const ModelFamily& ModelFamilies::at(const std::string& name) const {
+std::vector<std::string> ModelFamilies::names() const {
   std::vector<std::string> names;
+  for (const auto& family : families_) {
+    names.push_back(family.name);
+  }
+  return names;
+}
+
+const ModelFamily& ModelFamilies::at(const std::string& name) const {
   for (const auto& family : families_) {
     if (family.name == name) {
       return family;
     }
-    names.push_back(family.name);
   }
-  fail("{}", unknown_word("model.name", name, names));
+  fail("{}", unknown_word("model.name", name, names()));
 }
 
 namespace {

@@ -181,6 +181,8 @@ class ModelFamilies {
  public:
   /// Throws a usage error if there is already a family with this name, or one that reads the same model_type.
   void add(ModelFamily family);
+  /// The names of all families, in the order in which they were added.
+  std::vector<std::string> names() const;
   /// Throws a usage error that lists the known names if the name is unknown.
   const ModelFamily& at(const std::string& name) const;
   /// Returns the family that reads the model_type of `folder`/config.json. Throws a usage error that lists the known

@@ -1,7 +1,6 @@
 #include "lehr/emulate/emulate.h"
 
 #include <chrono>
-#include <utility>
 
 #include "lehr/base/error.h"
 #include "lehr/emulate/rank_run.h"

@@ -1,6 +1,5 @@
 #include "lehr/emulate/rank_run.h"
 
-#include <optional>
 #include <set>
 #include <utility>
 

@@ -5,7 +5,6 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <cstdio>
-#include <cstring>
 #include <thread>
 
 #include "lehr/base/printable.h"

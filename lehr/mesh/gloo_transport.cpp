@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
-#include <sstream>
 
 #include "lehr/base/error.h"
 #include "lehr/mesh/backend_variables.h"

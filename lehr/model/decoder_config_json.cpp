@@ -1,9 +1,11 @@
 // Reading, checking and writing of a DecoderConfig. What differs from layer to layer is in decoder_blocks.cpp.
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
+#include "lehr/config/node_list.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/decoder_blocks.h"
 #include "lehr/model/decoder_config.h"
@@ -296,9 +298,7 @@ Node to_hf(
     const std::string& dtype) {
   const bool scores = descriptor::is_classifier(c.head);
   Node node = Node::make_table();
-  Node architectures = Node::make_list();
-  architectures.push_back(Node(architecture_prefix + suffix_of(c.head)));
-  node.set("architectures", architectures);
+  node.set("architectures", node_list(std::array{architecture_prefix + suffix_of(c.head)}));
   node.set("attention_bias", Node(c.output_bias));
   node.set("attention_dropout", Node(0.0));
   if (!c.block_configs.empty()) {
@@ -306,11 +306,7 @@ Node to_hf(
   }
   node.set("bos_token_id", number_or_null(c.bos_token_id));
   if (c.eos_token_id.size() > 1) {
-    Node ids = Node::make_list();
-    for (const int64_t id : c.eos_token_id) {
-      ids.push_back(Node(id));
-    }
-    node.set("eos_token_id", ids);
+    node.set("eos_token_id", node_list(c.eos_token_id));
   } else {
     node.set("eos_token_id", c.eos_token_id.empty() ? Node() : Node(c.eos_token_id.front()));
   }

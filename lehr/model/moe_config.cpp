@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "lehr/base/error.h"
+#include "lehr/config/node_list.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/decoder_limits.h"
 
@@ -51,15 +52,11 @@ MoEConfig MoEConfig::from_hf(const Node& config) {
 }
 
 void MoEConfig::to_hf(Node& node) const {
-  Node layers = Node::make_list();
-  for (const int64_t layer : mlp_only_layers) {
-    layers.push_back(Node(layer));
-  }
   node.set("decoder_sparse_step", Node(decoder_sparse_step));
   if (expert_bias) {
     node.set("expert_bias", Node(true));  // not a field of transformers
   }
-  node.set("mlp_only_layers", layers);
+  node.set("mlp_only_layers", node_list(mlp_only_layers));
   node.set("moe_intermediate_size", Node(moe_intermediate_size));
   node.set("norm_topk_prob", Node(norm_topk_prob));
   node.set("num_experts", Node(num_experts));
@@ -84,6 +81,18 @@ void set_uniform_experts(MoEConfig& moe) {
   moe.decoder_sparse_step = 1;
   moe.mlp_only_layers.clear();
   moe.uses_intermediate_size = true;
+}
+
+void require_one_expert_width(const Node& config) {
+  const auto width = optional_int(config, "moe_intermediate_size"), usual = optional_int(config, "intermediate_size");
+  const Node* blocks = config.find("block_configs");
+  require(
+      !width || !usual || *width == *usual || (blocks != nullptr && !blocks->is_null()),
+      "{}: moe_intermediate_size: transformers' class of this model type does not read it, and its experts have "
+      "intermediate_size; expected that ({}), found {}; remove one of the two",
+      config.origin(),
+      usual.value_or(0),
+      width.value_or(0));
 }
 
 void check_uniform_experts(const MoEConfig& moe, const char* model_type) {

@@ -56,6 +56,9 @@ struct MoEConfig {
 
 /// Resets the values of keys that transformers' classes of these families do not read.
 void set_uniform_experts(MoEConfig& moe);
+/// Throws a usage error for a moe_intermediate_size, which these classes do not read either, that is not the
+/// intermediate_size. Beside block_configs it is Lehr's key.
+void require_one_expert_width(const Node& config);
 /// Throws a usage error that names the key for other experts. `model_type` is that of config.json.
 void check_uniform_experts(const MoEConfig& moe, const char* model_type);
 /// Replaces the keys of MoEConfig::to_hf; `sizes_differ` between layers, and block_configs has them.

@@ -1,10 +1,9 @@
-// The global gradient norm and the clip factor that follows from it.
+// The divisor that clips gradients, and the handling of a norm that is not finite.
 #include "lehr/optim/clip.h"
 
 #include <cmath>
 
 #include "lehr/base/error.h"
-#include "lehr/ops/global_norm/global_norm.h"
 
 namespace lehr::optim {
 namespace {
@@ -12,20 +11,6 @@ namespace {
 constexpr double kNormOffset = 1e-6;  // torch's; keeps the quotient finite for a norm of 0
 
 }  // namespace
-
-at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors) {
-  return ops::sum_of_squares(tensors);
-}
-
-at::Tensor global_norm(const std::vector<at::Tensor>& tensors) {
-  return sum_of_squares(tensors).sqrt();
-}
-
-double clip_coefficient(double norm, double max_norm) {
-  require(max_norm > 0, "max_norm: must be above 0, found {}", max_norm);
-  const double coefficient = max_norm / (norm + kNormOffset);
-  return coefficient > 1.0 ? 1.0 : coefficient;  // in this order NaN stays NaN
-}
 
 at::Tensor clip_divisor(const at::Tensor& norm, double max_norm) {
   require(max_norm > 0, "max_norm: must be above 0, found {}", max_norm);

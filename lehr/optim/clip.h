@@ -2,26 +2,21 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "lehr/base/torch.h"
+#include "lehr/ops/global_norm/global_norm.h"
 
 namespace lehr::optim {
 
-/// Returns the sum of the squares of all elements of all tensors: float64, 0-dimensional, on the device of the tensors
-/// (CPU for an empty list). Ranks with different shards sum their results and take the root. Undefined tensors count as
-/// zeros.
-at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors);
+/// The L2 norm over all elements of all tensors, like torch.nn.utils.get_total_norm. Ranks with different shards add
+/// their sums of squares and take the root.
+using ops::global_norm;
+using ops::sum_of_squares;
 
-/// Returns the L2 norm over all elements of all tensors, like torch.nn.utils.get_total_norm: float64, 0-dimensional.
-at::Tensor global_norm(const std::vector<at::Tensor>& tensors);
-
-/// Returns the factor on the gradients, as in torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)). NaN for
-/// a norm that is NaN. `max_norm` must be above 0.
-double clip_coefficient(double norm, double max_norm);
-
-/// Returns the inverse of clip_coefficient as a float64 0-dimensional tensor on the device of `norm`, without a host
-/// sync. Optimizers take it as `grad_divisor`, so clipping needs no separate pass over the gradients.
+/// Returns the inverse of the factor on the gradients, which is min(1, max_norm / (norm + 1e-6)) as in
+/// torch.nn.utils.clip_grad_norm_: float64, 0-dimensional, on the device of `norm`, without a host sync. NaN for a norm
+/// that is NaN. `max_norm` must be above 0. Optimizers take it as `grad_divisor`, so clipping needs no separate pass
+/// over the gradients.
 at::Tensor clip_divisor(const at::Tensor& norm, double max_norm);
 
 /// The behaviour of a run when the gradient norm is infinite or not a number.

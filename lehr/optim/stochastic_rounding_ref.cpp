@@ -6,7 +6,6 @@
 #include <ATen/ops/where.h>
 
 #include <cmath>
-#include <utility>
 
 #include "lehr/optim/stochastic_rounding.h"
 

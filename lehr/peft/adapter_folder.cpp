@@ -7,6 +7,7 @@
 #include <set>
 
 #include "lehr/base/error.h"
+#include "lehr/config/node_list.h"
 #include "lehr/peft/inject.h"
 #include "lehr/state/weights.h"
 
@@ -17,14 +18,6 @@ namespace fs = std::filesystem;
 
 std::string last_word(const std::string& module) {
   return module.substr(module.rfind('.') + 1);
-}
-
-Node list_of(const std::vector<std::string>& texts) {
-  Node list = Node::make_list();
-  for (const auto& text : texts) {
-    list.push_back(Node(text));
-  }
-  return list;
 }
 
 Node number(double value) {
@@ -115,8 +108,8 @@ Node adapter_config(
   config.set("lora_alpha", number(usual.alpha));
   config.set("lora_dropout", Node(usual.dropout));
   config.set("use_rslora", Node(usual.use_rslora));
-  config.set("target_modules", list_of(target_modules(modules, base_names)));
-  config.set("modules_to_save", tuned.empty() ? Node() : list_of(tuned));
+  config.set("target_modules", node_list(target_modules(modules, base_names)));
+  config.set("modules_to_save", tuned.empty() ? Node() : node_list(tuned));
   config.set("rank_pattern", ranks);
   config.set("alpha_pattern", alphas);
   config.set("bias", Node("none"));

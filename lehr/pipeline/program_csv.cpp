@@ -2,7 +2,6 @@
 #include "lehr/pipeline/program_csv.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // The table of schedules, and the construction of a program from a schedule's name.
 #include "lehr/pipeline/schedules.h"
 
-#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>

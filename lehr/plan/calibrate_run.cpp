@@ -1,7 +1,6 @@
 #include "lehr/plan/calibrate_run.h"
 
 #include <algorithm>
-#include <array>
 
 #include "lehr/base/error.h"
 #include "lehr/meter/operator_profile.h"

@@ -1,7 +1,6 @@
 #include "lehr/plan/make_plan.h"
 
 #include <algorithm>
-#include <map>
 
 #include "lehr/base/error.h"
 #include "lehr/mesh/fake_transport.h"

@@ -1,7 +1,6 @@
 #include "lehr/plan/mesh_stages.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "lehr/base/error.h"
 #include "lehr/plan/experts.h"

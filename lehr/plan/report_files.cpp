@@ -2,6 +2,7 @@
 #include "lehr/base/file.h"
 #include "lehr/config/config.h"
 #include "lehr/config/json.h"
+#include "lehr/config/node_list.h"
 #include "lehr/draw/picture_page.h"
 #include "lehr/pipeline/timeline_plot.h"
 #include "lehr/plan/report.h"
@@ -9,15 +10,6 @@
 namespace lehr::plan {
 
 namespace {
-template <class T, class F>
-Node list_of(const std::vector<T>& items, F to_node_of) {
-  Node list = Node::make_list();
-  for (const T& item : items) {
-    list.push_back(to_node_of(item));
-  }
-  return list;
-}
-
 Node kinds_of(const MemoryByKind& held) {
   Node node = Node::make_table();
   for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
@@ -99,22 +91,22 @@ Node report_json(const Plan& plan) {
     goodput.set("goodput", Node(plan.goodput->goodput));
     node.set("goodput", goodput);
   }
-  node.set("warnings", list_of(plan.warnings, [](const std::string& text) { return Node(text); }));
+  node.set("warnings", node_list(plan.warnings));
   Node time = Node::make_table();
   for (const TimeShare& share : plan.time) {
     time.set(share.name, Node(share.seconds));
   }
   node.set("time", time);
-  node.set("communication", list_of(plan.communication, [](const auto& one) { return node_of(one); }));
+  node.set("communication", node_list(plan.communication, [](const auto& one) { return node_of(one); }));
   Node stages = Node::make_list();
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     stages.push_back(stage_of(plan, stage));
   }
   node.set("stages", stages);
-  node.set("ranks", list_of(plan.memory, [](const RankMemory& rank) {
+  node.set("ranks", node_list(plan.memory, [](const RankMemory& rank) {
              Node one = Node::make_table();
              one.set("peak", kinds_of(rank.peak));
-             one.set("over_time", list_of(rank.moments, [](const MemoryMoment& moment) {
+             one.set("over_time", node_list(rank.moments, [](const MemoryMoment& moment) {
                        Node point = Node::make_list();
                        point.push_back(Node(moment.seconds));
                        point.push_back(Node(moment.held.total()));
@@ -122,7 +114,7 @@ Node report_json(const Plan& plan) {
                      }));
              return one;
            }));
-  node.set("schedules", list_of(plan.schedules, [](const auto& one) { return node_of(one); }));
+  node.set("schedules", node_list(plan.schedules, [](const auto& one) { return node_of(one); }));
   return node;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
 #include "lehr/meter/memory_meter.h"
 #include "lehr/nn/moe.h"

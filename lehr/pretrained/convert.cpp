@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "lehr/base/error.h"
 #include "lehr/pretrained/model_parts.h"
 #include "lehr/pretrained/mtp_weights.h"
 #include "lehr/pretrained/weights.h"

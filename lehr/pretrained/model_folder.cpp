@@ -1,7 +1,6 @@
 #include "lehr/pretrained/model_folder.h"
 
 #include <algorithm>
-#include <set>
 
 #include "lehr/base/error.h"
 #include "lehr/base/open_file.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <string_view>
 
 #include "lehr/base/error.h"
 #include "lehr/base/open_file.h"

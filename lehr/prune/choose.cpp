@@ -8,6 +8,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/random.h"
+#include "lehr/config/node_list.h"
 
 namespace lehr::prune {
 
@@ -307,12 +308,8 @@ Node facts_of(const PruneOptions& options, const Scores* scores) {
   add("drop_attention", options.drop_attention);
   add("drop_ffn", options.drop_ffn);
   const auto add_layers = [&](const char* key, const std::vector<int64_t>& layers) {
-    Node list = Node::make_list();
-    for (const int64_t layer : layers) {
-      list.push_back(Node(layer));
-    }
     if (!layers.empty()) {
-      facts.set(key, std::move(list));
+      facts.set(key, node_list(layers));
     }
   };
   add_layers("drop_attention_layers", options.drop_attention_layers);

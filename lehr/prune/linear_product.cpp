@@ -1,7 +1,5 @@
 #include "lehr/prune/linear_product.h"
 
-#include <utility>
-
 #include "lehr/base/error.h"
 
 namespace lehr::prune {

@@ -3,6 +3,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/config/json.h"
+#include "lehr/config/node_list.h"
 #include "lehr/descriptor/block_config_dialects.h"
 #include "lehr/prune/pruning.h"
 #include "lehr/prune/scores.h"
@@ -17,14 +18,6 @@ constexpr const char* kAveraged = "averaged_kv_heads";
 constexpr const char* kLinear = "linear";
 constexpr const char* kWindow = "window";
 constexpr const char* kExpertsPerToken = "experts_per_token";
-
-Node list_of(const std::vector<int64_t>& numbers) {
-  Node list = Node::make_list();
-  for (const int64_t number : numbers) {
-    list.push_back(Node(number));
-  }
-  return list;
-}
 
 Node to_node(const LayerKeeps& keeps, int64_t layer) {
   Node node = Node::make_table();
@@ -45,7 +38,7 @@ Node to_node(const LayerKeeps& keeps, int64_t layer) {
   add_halves(kLinear, keeps.linear_attention, keeps.linear_ffn);
   const auto add = [&](const char* key, const std::vector<int64_t>& kept) {
     if (!kept.empty()) {
-      node.set(key, list_of(kept));
+      node.set(key, node_list(kept));
     }
   };
   add(name_of(Kind::ffn_channels), keeps.ffn_channels);
@@ -58,11 +51,9 @@ Node to_node(const LayerKeeps& keeps, int64_t layer) {
   }
   add(name_of(Kind::experts), keeps.experts);
   if (!keeps.expert_channels.empty()) {
-    Node lists = Node::make_list();
-    for (const auto& kept : keeps.expert_channels) {
-      lists.push_back(list_of(kept));
-    }
-    node.set(name_of(Kind::expert_channels), lists);
+    node.set(name_of(Kind::expert_channels), node_list(keeps.expert_channels, [](const auto& kept) {
+               return node_list(kept);
+             }));
   }
   add(name_of(Kind::shared_channels), keeps.shared_channels);
   if (keeps.experts_per_token > 0) {

@@ -5,7 +5,6 @@
 #include <map>
 #include <numbers>
 #include <optional>
-#include <utility>
 
 #include "lehr/base/error.h"
 #include "lehr/optim/build_optimizer.h"

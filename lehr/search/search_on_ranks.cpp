@@ -1,6 +1,5 @@
 // The stages of a search that ranks share: local distillation, and the measurements of variants.
 #include <algorithm>
-#include <utility>
 
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"

@@ -1,5 +1,6 @@
 // The stages of a search.
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "lehr/base/error.h"
@@ -7,6 +8,7 @@
 #include "lehr/base/log.h"
 #include "lehr/base/value_of.h"
 #include "lehr/config/json.h"
+#include "lehr/config/node_list.h"
 #include "lehr/pretrained/model_folder.h"
 #include "lehr/prune/score_model.h"
 #include "lehr/search/baselines.h"
@@ -23,10 +25,7 @@ namespace fs = std::filesystem;
 constexpr const char* kCostsFile = "costs.json";
 
 Node to_node(const PartSeconds& part) {
-  Node seconds = Node::make_list();
-  seconds.push_back(Node(part.prefill));
-  seconds.push_back(Node(part.decode));
-  return seconds;
+  return node_list(std::array{part.prefill, part.decode});
 }
 
 Node to_node(const Cost& cost) {
@@ -34,15 +33,9 @@ Node to_node(const Cost& cost) {
 }
 
 Node to_node(const std::vector<std::vector<Cost>>& costs) {
-  Node layers = Node::make_list();
-  for (const auto& layer : costs) {
-    Node variants = Node::make_list();
-    for (const Cost& cost : layer) {
-      variants.push_back(to_node(cost));
-    }
-    layers.push_back(std::move(variants));
-  }
-  return layers;
+  return node_list(costs, [](const std::vector<Cost>& layer) {
+    return node_list(layer, [](const Cost& cost) { return to_node(cost); });
+  });
 }
 
 void set_seconds(const Node& seconds, Cost& cost) {

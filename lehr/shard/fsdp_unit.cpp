@@ -1,7 +1,5 @@
 #include "lehr/shard/fsdp_unit.h"
 
-#include <map>
-
 #include "lehr/base/error.h"
 #include "lehr/memory/side_stream.h"
 #include "lehr/meter/memory_meter.h"

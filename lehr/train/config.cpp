@@ -1,5 +1,8 @@
 #include "lehr/train/config.h"
 
+#include <algorithm>
+#include <filesystem>
+
 namespace lehr::train {
 
 void JobConfig::fields(FieldVisitor& v) {
@@ -145,6 +148,20 @@ void TrainingConfig::check(Problems& problems) const {
   }
 }
 
+void check_inside_dump_folder(
+    Problems& problems, const std::string& key, const std::string& folder, const std::string& example) {
+  const std::filesystem::path path = folder;
+  if (path.is_absolute() || std::find(path.begin(), path.end(), "..") != path.end()) {
+    problems.add(
+        key,
+        fmt::format(
+            "expected a folder inside job.dump_folder, such as \"{}\", found \"{}\"; to write elsewhere, set "
+            "job.dump_folder",
+            example,
+            folder));
+  }
+}
+
 void MetricsConfig::fields(FieldVisitor& v) {
   v.optional("log_freq", log_freq, "Steps between log lines; metrics.jsonl holds every step.", positive());
   v.optional("enable_tensorboard", enable_tensorboard, "Write TensorBoard event files.");
@@ -159,6 +176,10 @@ void MetricsConfig::fields(FieldVisitor& v) {
       prometheus,
       "File in Prometheus' text format with the metrics of the last logged step, replaced atomically, for its node "
       "exporter's textfile collector. Unset: none.");
+}
+
+void MetricsConfig::check(Problems& problems) const {
+  check_inside_dump_folder(problems, "metrics.save_tb_folder", save_tb_folder, "tensorboard");
 }
 
 void ProfilingConfig::fields(FieldVisitor& v) {
@@ -194,6 +215,7 @@ void ProfilingConfig::fields(FieldVisitor& v) {
 }
 
 void ProfilingConfig::check(Problems& problems) const {
+  check_inside_dump_folder(problems, "profiling.save_traces_folder", save_traces_folder, "profile");
   if (profile_freq < profiler_active + profiler_warmup) {
     problems.add(
         "profiling.profile_freq",
@@ -338,6 +360,7 @@ void TrainConfig::check(Problems& problems) const {
   if (peft.has_adapters()) {
     checkpoint.check_adapters(problems);
   }
+  metrics.check(problems);
   profiling.check(problems);
   reliability.check(problems);
   reliability.check_run(problems, training);

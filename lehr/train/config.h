@@ -185,6 +185,11 @@ struct CheckpointConfig {
   void check_changes(Problems& problems) const;
 };
 
+/// Adds a problem unless `folder`, the value of `key`, is inside job.dump_folder: only that folder is locked against a
+/// second run. `example` is a good value.
+void check_inside_dump_folder(
+    Problems& problems, const std::string& key, const std::string& folder, const std::string& example);
+
 /// The section [metrics].
 struct MetricsConfig {
   int64_t log_freq = 1;
@@ -193,6 +198,7 @@ struct MetricsConfig {
   bool measure_peak = true;
   std::optional<std::string> prometheus;
   void fields(FieldVisitor& v);
+  void check(Problems& problems) const;
 };
 
 /// The section [profiling].

@@ -188,13 +188,7 @@ void CheckpointConfig::check(Problems& problems) const {
   if (folder.empty()) {
     problems.add("checkpoint.folder", "expected the name of a folder, found an empty string");
   }
-  // Only job.dump_folder is locked against a second run.
-  if (const fs::path path = folder; path.is_absolute() || std::find(path.begin(), path.end(), "..") != path.end()) {
-    problems.add(
-        "checkpoint.folder",
-        "expected a folder inside job.dump_folder, such as \"checkpoints\", found \"" + folder +
-            "\"; for checkpoints elsewhere, set job.dump_folder");
-  }
+  check_inside_dump_folder(problems, "checkpoint.folder", folder, "checkpoints");
   if (local_interval > 0 && (!enable || local_interval >= interval)) {
     problems.add(
         "checkpoint.local_interval",

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
-#include <vector>
 
 #include "lehr/base/log.h"
 #include "lehr/metric/throughput.h"

@@ -1,7 +1,6 @@
 // Files of others: regular ones only, and beneath their folder.
 #include "lehr/base/open_file.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -3,8 +3,8 @@
 
 #include <gmock/gmock.h>
 
-#include "lehr/base/error.h"
 #include "lehr/config/json.h"
+#include "test/base/usage_error.h"
 #include "test/descriptor/blocks.h"
 
 namespace lehr::descriptor {
@@ -25,13 +25,7 @@ std::vector<BlockConfig> read(const std::string& text, const LayersByDefault& by
 }
 
 std::string problem(const std::string& text, const LayersByDefault& by_default = model()) {
-  try {
-    read(text, by_default);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "accepted";
+  return error_of([&] { read(text, by_default); });
 }
 
 // block_configs of three layers; the second is the given one.

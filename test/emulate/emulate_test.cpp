@@ -46,8 +46,7 @@ Overrides mesh(const Overrides& degrees, int64_t sequences, const Overrides& mor
           degrees.begin(), degrees.end(), [](const auto& one) { return one.first == "data_parallel_shard"; })) {
     overrides.emplace_back("parallelism.data_parallel_shard_degree", "1");
   }
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return overrides;
+  return train::testing::joined(overrides, more);
 }
 
 double computing(const plan::ActionCost& cost) {
@@ -92,8 +91,7 @@ Overrides pipeline_of(const std::string& schedule, int64_t per_rank, const Overr
       {"parallelism.pipeline_parallel_schedule", "\"" + schedule + "\""},
       {"parallelism.pipeline_parallel_stages_per_rank", std::to_string(per_rank)},
       {"parallelism.pipeline_parallel_microbatch_size", "1"}};
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return overrides;
+  return train::testing::joined(overrides, more);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,7 +1,6 @@
 // Token files: every document and every id of an accepted one can be read. The checksum of the header is made to fit.
 #include <bit>
 #include <cstring>
-#include <vector>
 
 #include "lehr/data/token_file.h"
 #include "test/fuzz/harness.h"

@@ -8,6 +8,7 @@
 #include "lehr/base/error.h"
 #include "lehr/mesh/distributed_context.h"
 #include "lehr/mesh/thread_transport.h"
+#include "test/base/any_error.h"
 
 namespace lehr::mesh {
 namespace {
@@ -171,12 +172,7 @@ TEST(DistributedContext, NumbersRanksInRowMajorOrder) {
 
 TEST(DistributedContext, RefusesDegreesThatDoNotFit) {
   const auto problem = [](const DeviceMeshParameters& mesh, int64_t world) {
-    try {
-      mesh.check(world);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return any_error::error_of([&] { mesh.check(world); });
   };
   EXPECT_THAT(problem({.data_parallel_shard = 4, .expert_parallel = 3}, 4), HasSubstr("3 does not divide the 4 ranks"));
   EXPECT_THAT(problem({.tensor_parallel = 0}, 1), HasSubstr("tensor_parallel_degree: expected 1 or more, found 0"));

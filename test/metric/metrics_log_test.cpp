@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "lehr/base/error.h"
+#include "test/base/any_error.h"
 
 namespace lehr::metric {
 namespace {
@@ -33,12 +34,7 @@ class MetricsLogTest : public testing::Test {
     std::ofstream(path_, std::ios::binary) << text;
   }
   std::string error_on_open(int64_t resume_step) const {
-    try {
-      const MetricsLog log(path_, resume_step);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return any_error::error_of([&] { const MetricsLog log(path_, resume_step); });
   }
 
   std::filesystem::path folder_;

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <bit>
-#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <map>

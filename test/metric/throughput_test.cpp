@@ -1,10 +1,7 @@
 // The throughput meter on a fake clock, and plausible figures of this machine.
 #include "lehr/metric/throughput.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include "lehr/base/error.h"
 
 namespace lehr::metric {
 namespace {

@@ -4,8 +4,6 @@
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 
-#include <map>
-
 #include "lehr/config/json.h"
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"

@@ -7,7 +7,6 @@
 #include <ctime>
 #include <map>
 
-#include "lehr/base/error.h"
 #include "lehr/config/node.h"
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"

@@ -2,14 +2,12 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
-#include <fstream>
-#include <set>
 
-#include "lehr/base/error.h"
 #include "lehr/descriptor/model_descriptor.h"
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
+#include "test/base/any_error.h"
 #include "test/model/plain_decoder.h"
 #include "test/shard/one_device.h"
 
@@ -24,16 +22,6 @@ using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 using Names = std::vector<std::string>;
 
-template <class Work>
-std::string problem(const Work& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
 std::filesystem::path reference(const std::string& name) {
   return std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/reference" / name;
 }
@@ -44,13 +32,15 @@ TEST(Descriptors, AreFoundByNameOrByConfig) {
   EXPECT_EQ(&families.descriptor("qwen3_moe"), &families.descriptor_of_hf_folder(reference("qwen3moe_sparse_step2")));
   EXPECT_EQ(&families.descriptor("llama3"), &families.descriptor_of_hf_folder(reference("llama_rope_llama3")));
   EXPECT_THAT(
-      problem([&] { families.descriptor("qwen"); }),
+      any_error::error_of([&] { families.descriptor("qwen"); }),
       HasSubstr("'qwen' is not known, did you mean 'qwen3'; known: qwen3, qwen3_moe, llama3, olmo2"));
   descriptor::ModelFamilies own;
   auto family = qwen3_dense_family();
   family.descriptor = nullptr;
   own.add(family);
-  EXPECT_THAT(problem([&] { own.descriptor("qwen3"); }), HasSubstr("model family 'qwen3': has no descriptor"));
+  EXPECT_THAT(own.names(), ::testing::ElementsAre("qwen3"));
+  EXPECT_THAT(
+      any_error::error_of([&] { own.descriptor("qwen3"); }), HasSubstr("model family 'qwen3': has no descriptor"));
 }
 
 // Expected are the groups of puzzletron's llama and qwen3 descriptors; e_score_correction_bias is Lehr's. OLMo 2's
@@ -180,7 +170,7 @@ TEST(WeightGroups, EqualTheReference) {
 TEST(WeightGroups, NameAWeightThatBelongsToNoGroup) {
   const auto families = all_families();
   const auto found = [&](const std::string& family, const Names& names) {
-    return problem([&] { families.descriptor(family).get_weight_groups(names, 12); });
+    return any_error::error_of([&] { families.descriptor(family).get_weight_groups(names, 12); });
   };
   for (const char* wrong :
        {"model.layers.12.mlp.up_proj.weight",  // there are 12 layers
@@ -337,7 +327,7 @@ TEST_P(Descriptor, RemovesSubblocks) {
       at::equal(model->forward({.input_ids = ids}).hidden_states, wanted->forward({.input_ids = ids}).hidden_states));
   const nn::RMSNorm no_layer(4, 1e-6);
   EXPECT_THAT(
-      problem([&] { described.attn_no_op_post_init(*no_layer.ptr()); }),
+      any_error::error_of([&] { described.attn_no_op_post_init(*no_layer.ptr()); }),
       HasSubstr("attn_no_op_post_init: expected a decoder layer of this family, found"));
 }
 
@@ -366,7 +356,8 @@ TEST_P(Descriptor, CreatesBlocksThatPassHiddenStatesThrough) {
     pass(dynamic_cast<Qwen3MoELayerImpl&>(*dummy));
   }
   EXPECT_THAT(
-      problem([&] { described.create_dummy_block(*model, 1); }), HasSubstr("create_dummy_block: expected a decoder"));
+      any_error::error_of([&] { described.create_dummy_block(*model, 1); }),
+      HasSubstr("create_dummy_block: expected a decoder"));
 }
 
 // A layer of a homogeneous model whose config.json has these values is the layer of the heterogeneous model.

@@ -1,7 +1,6 @@
 // Heterogeneous models on meshes: tensor, expert and fully sharded data parallelism equal one device.
 #include <gmock/gmock.h>
 
-#include "lehr/base/error.h"
 #include "lehr/model/gemma3/family.h"
 #include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/llama3/family.h"

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "lehr/base/error.h"
 #include "lehr/config/json.h"
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/glm4_moe/family.h"
@@ -13,6 +12,7 @@
 #include "lehr/model/mixtral/family.h"
 #include "lehr/model/smollm3/family.h"
 #include "lehr/nn/moe.h"
+#include "test/base/any_error.h"
 #include "test/model/changed_config.h"
 
 namespace lehr::model {
@@ -225,6 +225,19 @@ TEST(ConfigJsonOfExperts, RefusesWhatIsNotComputed) {
   for (const auto& [family, key, value, message] : cases) {
     EXPECT_THAT(problem(family, {{key, value}}), HasSubstr(message)) << family.name;
   }
+  const std::string width = "moe_intermediate_size";
+  for (const auto& family : {mixtral, gpt_oss, minimax}) {
+    const std::string usual = std::to_string(written(family, {}).at("intermediate_size").as_int());
+    EXPECT_THAT(
+        problem(family, {{width, "64"}}),
+        HasSubstr(
+            width +
+            ": transformers' class of this model type does not read it, and its experts have "
+            "intermediate_size; expected that (" +
+            usual + "), found 64"))
+        << family.name;
+    EXPECT_EQ(problem(family, {{width, usual}}), "accepted") << family.name;
+  }
   const std::string block = R"([{"attention": {"no_op": true}, "ffn": {"intermediate_size": 8}}])";
   EXPECT_THAT(
       problem(gpt_oss, {{"num_hidden_layers", "1"}, {"layer_types", "absent"}, {"block_configs", block}}),
@@ -236,12 +249,7 @@ TEST(ConfigJsonOfExperts, TakesOrRefusesOverrides) {
   const auto problem_of = [](const descriptor::ModelFamily& family, const descriptor::ModelOverrides& overrides) {
     const auto args = family.from_flavor("debugmodel");
     args->apply(overrides);
-    try {
-      args->check("");
-      return std::string("accepted");
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
+    return any_error::error_of([&] { args->check(""); });
   };
   descriptor::ModelOverrides sparse, unbiased, last, width;
   sparse.decoder_sparse_step = 2;

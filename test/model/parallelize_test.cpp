@@ -24,51 +24,22 @@ using testing::HasSubstr;
 
 constexpr int64_t kBatch = 2, kTokens = 8, kVocabulary = 17;
 
-struct Qwen3 {
-  using Backbone = Qwen3DenseModel;
-  using CausalLM = Qwen3DenseForCausalLM;
-  using Classification = Qwen3DenseForClassification;
-  using Embedding = Qwen3DenseForEmbedding;
-  static constexpr auto parallelize = parallelize_qwen3_dense;
-  static constexpr auto parallelize_model = parallelize_qwen3_dense_model;
-  static constexpr auto parallelize_causal_lm = parallelize_qwen3_dense_for_causal_lm;
-};
-struct Qwen3Moe {
-  using Backbone = Qwen3MoEModel;
-  using CausalLM = Qwen3MoEForCausalLM;
-  using Classification = Qwen3MoEForClassification;
-  using Embedding = Qwen3MoEForEmbedding;
-  static constexpr auto parallelize = parallelize_qwen3_moe;
-  static constexpr auto parallelize_model = parallelize_qwen3_moe_model;
-  static constexpr auto parallelize_causal_lm = parallelize_qwen3_moe_for_causal_lm;
-};
-struct Llama {
-  using Backbone = Llama3Model;
-  using CausalLM = Llama3ForCausalLM;
-  using Classification = Llama3ForClassification;
-  using Embedding = Llama3ForEmbedding;
-  static constexpr auto parallelize = parallelize_llama3;
-  static constexpr auto parallelize_model = parallelize_llama3_model;
-  static constexpr auto parallelize_causal_lm = parallelize_llama3_for_causal_lm;
-};
-struct Olmo2 {
-  using Backbone = Olmo2Model;
-  using CausalLM = Olmo2ForCausalLM;
-  using Classification = Olmo2ForClassification;
-  using Embedding = Olmo2ForEmbedding;
-  static constexpr auto parallelize = parallelize_olmo2;
-  static constexpr auto parallelize_model = parallelize_olmo2_model;
-  static constexpr auto parallelize_causal_lm = parallelize_olmo2_for_causal_lm;
-};
-struct Gemma3 {
-  using Backbone = Gemma3Model;
-  using CausalLM = Gemma3ForCausalLM;
-  using Classification = Gemma3ForClassification;
-  using Embedding = Gemma3ForEmbedding;
-  static constexpr auto parallelize = parallelize_gemma3;
-  static constexpr auto parallelize_model = parallelize_gemma3_model;
-  static constexpr auto parallelize_causal_lm = parallelize_gemma3_for_causal_lm;
-};
+// What LEHR_DECODER_FAMILY(Name, name) declares.
+#define TEST_FAMILY(Family, Name, name)                                               \
+  struct Family {                                                                     \
+    using Backbone = Name##Model;                                                     \
+    using CausalLM = Name##ForCausalLM;                                               \
+    using Classification = Name##ForClassification;                                   \
+    using Embedding = Name##ForEmbedding;                                             \
+    static constexpr auto parallelize = parallelize_##name;                           \
+    static constexpr auto parallelize_model = parallelize_##name##_model;             \
+    static constexpr auto parallelize_causal_lm = parallelize_##name##_for_causal_lm; \
+  }
+TEST_FAMILY(Qwen3, Qwen3Dense, qwen3_dense);
+TEST_FAMILY(Qwen3Moe, Qwen3MoE, qwen3_moe);
+TEST_FAMILY(Llama, Llama3, llama3);
+TEST_FAMILY(Olmo2, Olmo2, olmo2);
+TEST_FAMILY(Gemma3, Gemma3, gemma3);
 
 template <class Family>
 class Parallelize : public ::testing::Test {};

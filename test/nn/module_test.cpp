@@ -2,8 +2,6 @@
 
 #include <gmock/gmock.h>
 
-#include <fstream>
-
 #include "lehr/base/error.h"
 #include "lehr/nn/embedding.h"
 #include "lehr/nn/head.h"

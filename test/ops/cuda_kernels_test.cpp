@@ -374,7 +374,7 @@ TEST_P(CudaKernels, NormAndScalingEqualThoseOfTheCpu) {
   }
   const Operator scale = here([](const Tensors& in) {
     scale_(in, at::full({}, 0.6, in[0].options().dtype(at::kDouble)));
-    scale_(in, 0.5);
+    scale_(in, at::scalar_tensor(0.5, at::kDouble));
     return in;
   });
   scale(tensors);

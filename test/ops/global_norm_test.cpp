@@ -57,7 +57,7 @@ TEST(Scale, MultipliesInPlace) {
     for (const at::Tensor& tensor : tensors) {
       expected.push_back(tensor.defined() ? tensor * 0.3 : tensor);
     }
-    scale_(tensors, 0.3);
+    scale_(tensors, at::scalar_tensor(0.3, at::kDouble));
     for (size_t i = 0; i < tensors.size(); ++i) {
       if (tensors[i].defined()) {
         // In some of its loops, ATen rounds a bfloat16 factor to bfloat16.

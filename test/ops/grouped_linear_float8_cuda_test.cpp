@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <torch/library.h>
 
-#include "lehr/base/error.h"
 #include "lehr/ops/float8/float8.h"
 #include "lehr/ops/grouped_linear/groups.h"
 #include "lehr/ops/grouped_linear_float8/cuda.h"

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "lehr/base/error.h"
 #include "lehr/ops/float8/float8.h"
 #include "lehr/ops/grouped_linear/grouped_linear.h"
 #include "lehr/ops/linear_float8/split_scales.h"

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "lehr/base/error.h"
 #include "lehr/ops/float8/float8.h"
 #include "lehr/ops/linear/linear.h"
 #include "lehr/ops/weight_gradients.h"

@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 
-#include <cmath>
 #include <set>
 
 #include "lehr/optim/per_parameter.h"

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "lehr/base/error.h"
+#include "test/base/any_error.h"
 
 namespace lehr::optim {
 namespace {
@@ -17,12 +18,7 @@ const std::vector<std::string> kNames = {
     "lm_head.weight"};
 
 std::string error_of(const OptimizerConfig& config, const std::vector<std::string>& names = kNames) {
-  try {
-    const ParameterGroups groups(config, names);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return any_error::error_of([&] { const ParameterGroups groups(config, names); });
 }
 
 TEST(ParameterGroups, WithoutPatternsAllParametersAreInTheDefaultGroup) {

@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 
-#include "lehr/base/error.h"
 #include "lehr/nn/activation_checkpoint.h"
 #include "lehr/ops/linear/linear.h"
 #include "lehr/ops/weight_gradients.h"

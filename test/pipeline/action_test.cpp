@@ -4,6 +4,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/pipeline/program.h"
+#include "test/base/any_error.h"
 #include "test/base/usage_error.h"
 
 namespace lehr::pipeline {
@@ -26,12 +27,9 @@ TEST(Actions, ErrorsQuoteTheInvalidText) {
   for (const char* text : {"", "F0", "0F", "0X1", "0f1", "0F1|", "|0F1", "0F1x", "-1F0", "0F-1", "99999999999F0"}) {
     EXPECT_THROW(parse_actions(text), Error) << text;
   }
-  try {
-    parse_actions("0F3|3Q1");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), testing::StartsWith("action \"3Q1\" of \"0F3|3Q1\": expected a stage, one of F B I W"));
-  }
+  EXPECT_THAT(
+      any_error::error_of([&] { parse_actions("0F3|3Q1"); }),
+      testing::StartsWith("action \"3Q1\" of \"0F3|3Q1\": expected a stage, one of F B I W"));
 }
 
 TEST(Programs, HaveATextFormThatReadsBack) {

@@ -12,6 +12,7 @@
 #include "lehr/ops/weight_gradients.h"
 #include "lehr/pipeline/communication.h"
 #include "lehr/pipeline/schedules.h"
+#include "test/base/any_error.h"
 
 namespace lehr::pipeline {
 namespace {
@@ -229,25 +230,23 @@ TEST(Executor, NamesTheStageThatFailed) {
   };
   const Program program =
       add_communication(build_program({.schedule = Schedule::one_f_one_b, .num_ranks = 2, .num_microbatches = 4}));
-  try {
-    on_ranks(
-        program, [](int64_t) { return std::make_unique<Failing>(); }, [](int64_t, StageRunner&) {});
-    ADD_FAILURE() << "no error";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("stage 1, micro-batch 2: weight: not finite"));
-  }
+  EXPECT_THAT(
+      any_error::error_of([&] {
+        on_ranks(
+            program, [](int64_t) { return std::make_unique<Failing>(); }, [](int64_t, StageRunner&) {});
+      }),
+      HasSubstr("stage 1, micro-batch 2: weight: not finite"));
 }
 
 TEST(Executor, RefusesStagesOfAnotherRank) {
   const Program program =
       add_communication(build_program({.schedule = Schedule::one_f_one_b, .num_ranks = 2, .num_microbatches = 2}));
   Idle idle;
-  try {
-    run_program(program, 0, nullptr, {{1, &idle}});
-    ADD_FAILURE() << "no error";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("rank 0: the given stages are not the stages of this rank in the program"));
-  }
+  EXPECT_THAT(
+      any_error::error_of([&] {
+        run_program(program, 0, nullptr, {{1, &idle}});
+      }),
+      HasSubstr("rank 0: the given stages are not the stages of this rank in the program"));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@ namespace {
 using testing::expect_same_bytes;
 using testing::model_of;
 using testing::Planned;
+using train::testing::joined;
 
 const Overrides kFloat64{{"training.dtype", "float64"}};
 const Overrides kMixed{{"training.mixed_precision_param", "bfloat16"}};
@@ -19,11 +20,6 @@ const Overrides kAllKept{{"activation_checkpoint.mode", "none"}};
 const Overrides kCheckpointing{{"activation_checkpoint.mode", "full"}};
 const std::vector<const char*> kPolicies{"\"default\"", "\"always\"", "\"never\""};
 const std::vector<std::string> kFamilies{"qwen3", "qwen3_moe", "llama3"};
-
-Overrides both(Overrides one, const Overrides& other) {
-  one.insert(one.end(), other.begin(), other.end());
-  return one;
-}
 
 // oneDNN's matmuls copy operands that are transposed views; the libraries of other devices read them directly.
 class MeasureStage : public ::testing::Test {
@@ -37,7 +33,7 @@ void expect_memory_of_a_run(const Overrides& changes) {
   for (const std::string& family : kFamilies) {
     for (const Overrides& checkpointing : {Overrides{}, kAllKept, kCheckpointing}) {
       SCOPED_TRACE(family + (checkpointing.empty() ? "" : ", checkpointing: " + checkpointing.front().second));
-      const Planned planned(model_of(family, both(changes, checkpointing)));
+      const Planned planned(model_of(family, joined(changes, checkpointing)));
       expect_same_bytes(planned.on_meta(), planned.on_cpu());
     }
   }
@@ -68,7 +64,7 @@ TEST_F(MeasureStage, MemoryIsThatOfFullyShardedRanks) {
   for (const char* policy : kPolicies) {
     SCOPED_TRACE(policy);
     expect_memory_on_ranks(
-        both(
+        joined(
             kMixed,
             {{"parallelism.data_parallel_shard_degree", "2"}, {"parallelism.fsdp_reshard_after_forward", policy}}),
         2,
@@ -78,8 +74,8 @@ TEST_F(MeasureStage, MemoryIsThatOfFullyShardedRanks) {
 
 TEST_F(MeasureStage, MemoryIsThatOfMuonOnShards) {
   const Overrides muon{{"optimizer.name", "\"muon\""}};
-  expect_memory_on_ranks(both(muon, {{"parallelism.data_parallel_shard_degree", "2"}}), 2);
-  expect_memory_on_ranks(both(muon, {{"parallelism.tensor_parallel_degree", "2"}}), 2, {"qwen3"});
+  expect_memory_on_ranks(joined(muon, {{"parallelism.data_parallel_shard_degree", "2"}}), 2);
+  expect_memory_on_ranks(joined(muon, {{"parallelism.tensor_parallel_degree", "2"}}), 2, {"qwen3"});
 }
 
 // In one dtype: for a sum of two dtypes the CPU copies one operand, other devices do not.
@@ -116,7 +112,7 @@ TEST_F(MeasureStage, MemoryIsThatOfExpertParallelRanks) {
 TEST_F(MeasureStage, MemoryIsThatOfStagesOfAPipeline) {
   const Planned planned(model_of(
       "qwen3",
-      both(
+      joined(
           kMixed,
           {{"parallelism.pipeline_parallel_degree", "2"},
            {"parallelism.data_parallel_shard_degree", "2"},
@@ -141,7 +137,7 @@ TEST_F(MeasureStage, MemoryIsThatOfAdapters) {
 TEST_F(MeasureStage, MemoryIsThatOfAdaptersOnStages) {
   const Planned planned(model_of(
       "qwen3",
-      both(
+      joined(
           kMixed,
           {{"peft.method", "lora"},
            {"peft.target_pattern", R"('.*layers\.[12]\..*_proj')"},
@@ -171,7 +167,7 @@ TEST_F(MeasureStage, MemoryIsThatOfAClassifier) {
 TEST_F(MeasureStage, FlopsEqualTheModelsOwnCount) {
   for (const std::string& family : kFamilies) {
     SCOPED_TRACE(family);
-    const Planned planned(model_of(family, both(kAllKept, {{"training.seq_len", "512"}})));
+    const Planned planned(model_of(family, joined(kAllKept, {{"training.seq_len", "512"}})));
     const auto m = planned.on_meta();
     const double tokens = 512.0 * static_cast<double>(planned.config.training.local_batch_size);
     const auto counts = planned.args->get_nparams_and_flops(512);
@@ -210,7 +206,7 @@ TEST_F(MeasureStage, MessagesOfFullyShardedRanksAreTheirParameters) {
   // Dimensions that are divisible by 4 ranks, so that nothing is rounded up.
   const Planned planned(model_of(
       "llama3",
-      both(
+      joined(
           kMixed,
           {{"parallelism.data_parallel_shard_degree", "4"},
            {"parallelism.fsdp_reshard_after_forward", "\"always\""},
@@ -318,7 +314,7 @@ const StagePlace kSecondOfTwo{.stage = 1, .rank_of_stage = {0, 1}, .world_size =
 TEST_F(MeasureStage, AStageGathersBeforeItsFirstForward) {
   const auto order = [](const std::string& policy) {
     const Planned planned(
-        model_of("llama3", both(kTwoStages, {{"parallelism.fsdp_reshard_after_forward", "\"" + policy + "\""}})));
+        model_of("llama3", joined(kTwoStages, {{"parallelism.fsdp_reshard_after_forward", "\"" + policy + "\""}})));
     const auto passes = planned.on_meta(kSecondOfTwo).passes;
     return order_of(*find_pass(passes, {.kind = ActionKind::forward, .first = true}), "fsdp", "all_gather");
   };
@@ -328,7 +324,7 @@ TEST_F(MeasureStage, AStageGathersBeforeItsFirstForward) {
 
 TEST_F(MeasureStage, AStageWaitsForReductionsAtTheEndOfTheStep) {
   const auto order = [](const std::string& each_microbatch, const Overrides& more = {}) {
-    Overrides overrides = both(kTwoStages, more);
+    Overrides overrides = joined(kTwoStages, more);
     overrides.emplace_back("parallelism.fsdp_reduce_each_microbatch", each_microbatch);
     const Planned planned(model_of("llama3", overrides));
     StagePlace place = kSecondOfTwo;
@@ -350,7 +346,7 @@ TEST_F(MeasureStage, SequencesThatAreGatheredAgainAreNotKept) {
   const auto measured = [](const std::string& regather) {
     const Planned planned(model_of(
         "llama3",
-        both(
+        joined(
             kAllKept,
             {{"parallelism.tensor_parallel_degree", "2"}, {"parallelism.tensor_parallel_regather", regather}})));
     return planned.on_meta();

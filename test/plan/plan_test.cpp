@@ -36,8 +36,7 @@ Overrides pipeline_of(int64_t ranks, int64_t microbatches, const std::string& sc
            {"training.global_batch_size", std::to_string(microbatches)}}) {
     overrides.push_back(entry);
   }
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return overrides;
+  return train::testing::joined(overrides, more);
 }
 
 // Stages of equal cost; forward, dgrad and wgrad take the same time.

@@ -19,8 +19,7 @@ using ::testing::ThrowsMessage;
 
 Overrides small_run(const Overrides& changes = {}) {
   Overrides overrides{{"training.local_batch_size", "1"}, {"training.global_batch_size", "32"}};
-  overrides.insert(overrides.end(), changes.begin(), changes.end());
-  return model_of("qwen3", overrides);
+  return model_of("qwen3", train::testing::joined(overrides, changes));
 }
 
 SearchResult search_of(const Overrides& overrides, const Machine& machine, const SearchOptions& options) {

@@ -34,8 +34,7 @@ inline Overrides model_of(const std::string& name, const Overrides& changes = {}
       overrides.push_back(entry);
     }
   }
-  overrides.insert(overrides.end(), changes.begin(), changes.end());
-  return overrides;
+  return train::testing::joined(overrides, changes);
 }
 
 /// The config of a run, its builders, and the shape of its model.

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
-
 #include "lehr/shard/ownership.h"
 #include "tiny_stack.h"
 

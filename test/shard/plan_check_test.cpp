@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 
-#include "lehr/base/error.h"
 #include "lehr/mesh/fake_transport.h"
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/qwen3_dense/family.h"

@@ -5,26 +5,16 @@
 
 #include <map>
 
-#include "lehr/mesh/thread_transport.h"
 #include "lehr/nn/activation_checkpoint.h"
 #include "lehr/nn/head.h"
 #include "lehr/nn/rms_norm.h"
 #include "lehr/nn/swiglu.h"
 #include "lehr/shard/fully_shard.h"
+#include "test/shard/one_device.h"
 
 namespace lehr::shard {
 
-// Runs the body on every rank of a mesh.
-inline void on_mesh(
-    const mesh::DeviceMeshParameters& mesh, const std::function<void(mesh::DistributedContext&)>& body) {
-  mesh::run_ranks(
-      mesh.world_size(),
-      [&](mesh::Transport& transport) {
-        mesh::DistributedContext context(mesh, transport);
-        body(context);
-      },
-      std::chrono::seconds(20));
-}
+using test::on_mesh;
 
 constexpr int64_t kHidden = 3;
 constexpr int64_t kIntermediate = 5;

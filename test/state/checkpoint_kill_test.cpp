@@ -1,5 +1,4 @@
 // SIGKILL during a save, before and after every system call of it: the old or the new state is complete on the disk.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>

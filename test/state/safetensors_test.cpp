@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 
 #include <chrono>
-#include <cstring>
 
 #include "test/state/support.h"
 

@@ -1,6 +1,5 @@
 // Checks the documentation against the tree: code on a page is in the file that it names, and links have targets.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

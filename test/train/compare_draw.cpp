@@ -14,25 +14,6 @@
 namespace lehr::train::testing {
 
 namespace {
-// Every family of the list that the tests train.
-const std::vector<std::string> kFamilies{
-    "qwen3",
-    "qwen3_moe",
-    "llama3",
-    "olmo2",
-    "qwen2",
-    "mistral",
-    "smollm3",
-    "olmo3",
-    "gemma3",
-    "mixtral",
-    "deepseek_v3",
-    "glm4_moe",
-    "qwen3_next",
-    "nemotron_h",
-    kNemotronHWithExperts,
-    "gpt_oss"};
-
 // The part of a text with that number. Parts have different lengths.
 std::string part_of_text(size_t number) {
   return std::string("the quick brown fox jumps over the dog").substr(number % 17, 4 + number % 9);
@@ -191,6 +172,7 @@ uint64_t seed_of_draws() {
 }
 
 Draw draw_number(uint64_t seed, int64_t number) {
+  static const std::vector<std::string> kFamilies = trained_families();
   return draw_run(seed, number, kFamilies, examples());
 }
 

@@ -188,8 +188,7 @@ class WrongTask : public CausalLMTask {
 std::string error_with(const std::function<double(int64_t call)>& factor, const Overrides& more = {}) {
   const testing::Folder folder;
   Overrides all{{"reliability.recompute_every_n_steps", "2"}, {"training.global_batch_size", "2"}};
-  all.insert(all.end(), more.begin(), more.end());
-  const auto config = testing::tiny_run(folder.path(), all);
+  const auto config = testing::tiny_run(folder.path(), testing::joined(all, more));
   Logger quiet("", true);
   TrainSpecs list;
   TrainSpec spec{.family = model::qwen3_dense_family(), .parallelize = model::parallelize_qwen3_dense};

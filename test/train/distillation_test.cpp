@@ -67,8 +67,7 @@ TrainConfig distilled_run(
       {"distillation.teacher", "\"" + (folder / "teacher").string() + "\""},
       {"distillation.temperature", "1.5"},
       {"distillation.loss_weight", "0.2"}};
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  TrainConfig config = testing::tiny_run(folder, overrides);
+  TrainConfig config = testing::tiny_run(folder, testing::joined(overrides, more));
   config.model = {};
   config.model.hf_assets_path = (folder / "shape").string();
   return config;
@@ -317,8 +316,7 @@ TEST(Distillation, InPipelineStagesEqualsOneDevice) {
 TEST(Distillation, InPipelineStagesOfATeacherOfOtherDepthEqualsOneDevice) {
   const auto run_in = [&](const Folder& folder, const Overrides& more) {
     Overrides overrides{{"distillation.cosine_weight", "0"}};
-    overrides.insert(overrides.end(), more.begin(), more.end());
-    const auto config = distilled_run(folder.path(), overrides, {{4, 16}, {2, 32}});
+    const auto config = distilled_run(folder.path(), testing::joined(overrides, more), {{4, 16}, {2, 32}});
     write_teacher(folder.path() / "teacher", 257, {{4, 32}, {4, 32}, {2, 32}, {4, 32}, {4, 16}});
     return config;
   };

@@ -72,6 +72,11 @@ bool is_nemotron_h(const std::string& name) {
   return name == "nemotron_h" || name == kNemotronHWithExperts;
 }
 
+// The bias for expert selection cannot be left out.
+bool needs_expert_bias(const std::string& name) {
+  return name == "deepseek_v3" || name == "glm4_moe" || name == "minimax_m2" || is_nemotron_h(name);
+}
+
 // Nemotron-H has a head of its own in any case.
 bool can_tie(const std::string& name) {
   return !is_nemotron_h(name);
@@ -90,13 +95,12 @@ Overrides draw_shape(Dice& dice, const std::string& name, const Mesh& mesh, bool
   set("tie_word_embeddings", can_tie(name) ? dice.one_of<std::string>({"true", "false"}) : "false");
   if (experts) {
     set("num_experts_per_tok", dice.one_of<std::string>({"2", "3"}));
-    const bool always = name == "deepseek_v3" || name == "glm4_moe" || is_nemotron_h(name);
-    set("expert_bias", always ? "true" : dice.one_of<std::string>({"true", "false"}));
+    set("expert_bias", needs_expert_bias(name) ? "true" : dice.one_of<std::string>({"true", "false"}));
   }
   if (name == "qwen3_moe" && dice.chance(0.3)) {
     set("mlp_only_layers", "[1]");
   }
-  if (name == "qwen3_next") {
+  if (form_of(name).delta_net) {
     set("full_attention_interval", dice.one_of<std::string>({"2", "4"}));
   }
   return shape;
@@ -195,9 +199,13 @@ void draw_adapters(Dice& dice, Draw& draw, bool experts) {
     return;
   }
   set("method", "lora");
-  const bool attention_only = draw.family == "gpt_oss" || dice.chance(0.3);  // gpt-oss: experts take no adapters
+  // The experts of these families are stored in one tensor, and take no adapters.
+  const bool experts_together = draw.family == "gpt_oss" || draw.family == kGemma4WithExperts;
+  const bool attention_only = experts_together || dice.chance(0.3);
+  // Qwen3.5 stores the input projections of gated DeltaNet in two tensors each, so these take none either.
+  const bool stored_apart = draw.family.starts_with("qwen3_5");
   if (attention_only) {
-    set("target_pattern", R"('.*attn\..*_proj.*')");
+    set("target_pattern", dice.allows(stored_apart) ? R"('.*attn\..*_proj.*')" : R"('.*attn\.(q|k|v|o|out)_proj')");
   } else if (mamba && !dice.allows(true)) {
     set("target_pattern", R"('.*\.(q|k|v|o|out|up|down)_proj')");  // mostly without in_proj
   }
@@ -338,10 +346,10 @@ std::optional<Mesh> draw_second(Dice& dice, const Mesh& mesh, bool experts) {
 
 // Multi-token prediction, in families that have it.
 void draw_mtp(Dice& dice, Draw& draw) {
-  const bool deepseek = draw.family == "deepseek_v3";
-  if (!deepseek && draw.family != "glm4_moe" && draw.family != "qwen3_next") {
+  if (!debug_model(draw.family).keeps_mtp_modules()) {
     return;
   }
+  const bool deepseek = draw.family == "deepseek_v3";
   const std::string task = draw.value("training.task");
   const bool other_task = !task.empty() && task != "sft";
   if (draw.adapters && other_task) {
@@ -417,8 +425,7 @@ Draw draw_run(
   Dice dice(seed, number);
   Draw draw;
   draw.family = dice.one_of(families);
-  const bool experts =
-      draw.family == kNemotronHWithExperts || specs().families().from_flavor(draw.family, "debugmodel")->has_experts();
+  const bool experts = debug_model(draw.family).has_experts();
   draw.mesh = draw_mesh(dice, experts);
   draw.shape = draw_shape(dice, draw.family, draw.mesh, experts);
   const auto model_keys = static_cast<std::ptrdiff_t>(draw.shape.size());

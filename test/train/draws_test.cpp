@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <iostream>
+#include <set>
 
 #include "test/train/compare_draw.h"
 
@@ -43,6 +44,14 @@ TEST_P(RandomDraws, EqualsOneDevice) {
   testing::expect_equal_or_refused(draw, found);
   equal += found.equal() ? 1 : 0;
   refused += found.refused.empty() ? 0 : 1;
+}
+
+TEST(Draws, AreOfEveryFamily) {
+  std::set<std::string> found;
+  for (int64_t number = 0; number < 400; ++number) {
+    found.insert(testing::draw_number(testing::seed_of_draws(), number).family);
+  }
+  EXPECT_THAT(found, ::testing::UnorderedElementsAreArray(testing::trained_families()));
 }
 
 }  // namespace

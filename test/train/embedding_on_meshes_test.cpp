@@ -57,8 +57,7 @@ TrainConfig run_of(
            {"validation.local_batch_size", local}}) {
     overrides.push_back(entry);
   }
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return tiny_run(folder.path(), overrides);
+  return tiny_run(folder.path(), testing::joined(overrides, more));
 }
 
 // Every second mesh, from the first, unless LEHR_ALL_MESHES=1.

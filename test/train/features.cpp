@@ -1,5 +1,6 @@
 #include "test/train/features.h"
 
+#include <algorithm>
 #include <map>
 
 namespace lehr::train::testing {
@@ -15,9 +16,6 @@ const std::map<std::string, std::string> kClassOfSchedule{
     {"InterleavedZeroBubble", "zero_bubble"},
     {"ZBVZeroBubble", "zero_bubble"},
     {"DualPipeV", "dual_pipe_v"}};
-
-// Debug models of these families have layers with a sliding window of 9 tokens, or 6 in Gemma 3.
-const std::set<std::string> kWindows{"gemma3", "gpt_oss", "mistral", "mixtral", "olmo3", "qwen2", "smollm3"};
 
 std::string recomputation(const Draw& draw) {
   const std::string mode = draw.value("activation_checkpoint.mode");
@@ -55,10 +53,11 @@ FeatureSet features(const Draw& draw) {
   add(draw.value("parallelism.pipeline_parallel_microbatch_size") == "1", "smaller_microbatch");
   const bool experts = !draw.value("model.args.num_experts").empty();
   add(true, experts ? "moe" : "dense");
-  add(draw.family == "qwen3_next", "gated_deltanet");
-  add(draw.family.starts_with("nemotron_h"), "mamba2");
-  add(draw.family == "deepseek_v3", "latent_attention");
-  add(kWindows.contains(draw.family), "windows");
+  const descriptor::DecoderForm form = form_of(draw.family);
+  add(form.delta_net.has_value(), "gated_deltanet");
+  add(form.mamba2.has_value(), "mamba2");
+  add(form.latent_attention.has_value(), "latent_attention");
+  add(std::any_of(form.windows.begin(), form.windows.end(), [](int64_t window) { return window > 0; }), "windows");
   add(draw.value("model.args.tie_word_embeddings") == "true", "tied");
   add(experts && draw.value("training.router_aux_loss_coef") != "0", "router_losses");
   const std::string ahead = draw.value("training.mtp_loss_coef");

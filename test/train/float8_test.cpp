@@ -19,8 +19,7 @@ using testing::tiny_run;
 // The tiny run with sizes that float8 supports.
 TrainConfig float8_run(const std::filesystem::path& folder, const Overrides& more = {}) {
   Overrides overrides{{"float8.enable", "true"}, {"model.args.intermediate_size", "32"}, {"model.args.head_dim", "16"}};
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return tiny_run(folder, overrides);
+  return tiny_run(folder, testing::joined(overrides, more));
 }
 
 // The same with experts, all of whose projections are in float8.
@@ -31,8 +30,7 @@ TrainConfig expert_run(const std::filesystem::path& folder, const Overrides& mor
       {"model.args.num_experts_per_tok", "2"},
       {"model.args.moe_intermediate_size", "16"},
       {"float8.moe_fqns", R"(['.*\.grouped_experts\..*'])"}};
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return float8_run(folder, overrides);
+  return float8_run(folder, testing::joined(overrides, more));
 }
 
 // The change of each parameter in a run of one step. With plain SGD that is its gradient times the learning rate.

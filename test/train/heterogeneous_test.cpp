@@ -39,8 +39,7 @@ TrainConfig run_of(
       {"training.steps", "10"},
       {"activation_checkpoint.mode", "full"},
       {"checkpoint.interval", "5"}};
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  TrainConfig config = testing::tiny_run(folder, overrides);
+  TrainConfig config = testing::tiny_run(folder, testing::joined(overrides, more));
   config.model = {};
   config.model.hf_assets_path = (folder / "shape").string();
   return config;
@@ -113,8 +112,7 @@ TrainConfig heterogeneous_law(const std::filesystem::path& folder, const Overrid
       {"training.max_norm", "0.5"},
       {"data.datasets.0.split_documents", "\"blank_line\""},
       {"checkpoint.interval", std::to_string(testing::kSteps)}};
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return run_of(folder, "qwen3", layers, overrides);
+  return run_of(folder, "qwen3", layers, testing::joined(overrides, more));
 }
 
 class HeterogeneousMeshes : public ::testing::TestWithParam<Placed> {};

@@ -1,8 +1,6 @@
 // Runs that start from parts of another run's checkpoint, on one device, on meshes and in pipeline stages.
 #include <gmock/gmock.h>
 
-#include <cmath>
-
 #include "lehr/config/json.h"
 #include "lehr/state/safetensors_writer.h"
 #include "test/base/any_error.h"

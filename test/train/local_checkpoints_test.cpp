@@ -27,8 +27,7 @@ TrainConfig local_run(const fs::path& folder, const Overrides& more = {}) {
       {"checkpoint.interval", "5"},
       {"checkpoint.local_interval", "1"},
       {"checkpoint.local_folder", "\"" + (folder / "local").string() + "\""}};
-  all.insert(all.end(), more.begin(), more.end());
-  return tiny_run(folder, all);
+  return tiny_run(folder, testing::joined(all, more));
 }
 
 // Steps that were trained, and warnings.

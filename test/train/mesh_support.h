@@ -54,10 +54,19 @@ inline const std::vector<Schedule> kSchedules{
 
 Overrides of(const Schedule& schedule);
 
-/// Nemotron-H with experts, by this name as a family.
+/// Nemotron-H and Gemma 4 with experts, by these names as families.
 inline constexpr const char* kNemotronHWithExperts = "nemotron_h_moe";
 inline constexpr const char* kGemma4WithExperts = "gemma4_moe";
 
+/// Every family of specs(), and these two.
+std::vector<std::string> trained_families();
+
+/// The debug model of such a family, which keeps the modules for multi-token prediction if the family has them; and its
+/// form, which says what the layers have.
+const descriptor::ModelArgs& debug_model(const std::string& family);
+descriptor::DecoderForm form_of(const std::string& family);
+
+/// A small run of such a family, whose layers are of every kind that it has.
 Overrides family(const std::string& name);
 
 /// Returns the config with the degrees of `mesh`.

@@ -11,6 +11,7 @@ namespace lehr::train {
 namespace {
 
 using testing::Folder;
+using testing::joined;
 using testing::tiny_run;
 
 constexpr int64_t kTokens = 64;
@@ -33,11 +34,6 @@ Overrides lora(const std::string& pattern) {
 
 Overrides full_tune(const std::string& pattern) {
   return {{"peft.method", "full_tune"}, {"peft.full_tune_pattern", "'" + pattern + "'"}};
-}
-
-Overrides both(Overrides one, const Overrides& other) {
-  one.insert(one.end(), other.begin(), other.end());
-  return one;
 }
 
 // H = 16, two heads of 8 and one key head, an FFN of 24, a vocabulary of 257, two layers.
@@ -73,7 +69,7 @@ std::vector<Part> parts() {
       {"the_norm_before_the_head", full_tune(R"(model\.norm)"), kForward + 2 * kHead, 2 * kPair},
       {"the_embedding", full_tune(R"(model\.embed_tokens)"), 2 * kForward, 2 * 3 * kPair},
       {"the_embedding_that_is_the_head",
-       both(full_tune(R"(model\.embed_tokens)"), {{"model.args.tie_word_embeddings", "true"}}),
+       joined(full_tune(R"(model\.embed_tokens)"), {{"model.args.tie_word_embeddings", "true"}}),
        2 * kForward + 2 * kHead,
        2 * 3 * kPair},
       {"everything", full_tune(R"(model|lm_head)"), 3 * kForward, 2 * 3 * kPair}};
@@ -87,7 +83,7 @@ struct Counted {
 Counted count(const Overrides& overrides) {
   const Folder folder;
   const auto all =
-      both({{"training.seq_len", std::to_string(kTokens)}, {"model.args.tie_word_embeddings", "false"}}, overrides);
+      joined({{"training.seq_len", std::to_string(kTokens)}, {"model.args.tie_word_embeddings", "false"}}, overrides);
   const TrainConfig config = tiny_run(folder.path(), all);
   const auto list = testing::specs();
   const TrainSpec& spec = list.at(config.model);

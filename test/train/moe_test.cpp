@@ -3,6 +3,7 @@
 
 #include "lehr/metric/metrics_log.h"
 #include "lehr/state/weights.h"
+#include "test/base/any_error.h"
 #include "test/train/support.h"
 
 namespace lehr::train {
@@ -20,8 +21,7 @@ TrainConfig run_with_experts(const std::filesystem::path& folder, const Override
       {"model.args.num_experts_per_tok", "2"},
       {"model.args.moe_intermediate_size", "8"},
       {"model.args.expert_bias", "true"}};
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return tiny_run(folder, overrides);
+  return tiny_run(folder, testing::joined(overrides, more));
 }
 
 TEST(Experts, StoppedAndResumedEqualsNeverStoppedBitForBit) {
@@ -102,13 +102,8 @@ TEST(Experts, OfAModelWhoseLayersAreAllDenseHaveNoLosses) {
 
 TEST(Experts, InvalidSettingsAreRefusedByName) {
   const Folder folder;
-  auto message = [&](const Overrides& overrides) -> std::string {
-    try {
-      train(run_with_experts(folder.path(), overrides));
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "accepted";
+  const auto message = [&](const Overrides& overrides) {
+    return any_error::error_of([&] { train(run_with_experts(folder.path(), overrides)); });
   };
   EXPECT_NE(message({{"model.args.num_experts_per_tok", "9"}}).find("num_experts_per_tok"), std::string::npos);
   EXPECT_NE(message({{"model.args.mlp_only_layers", "[2]"}}).find("mlp_only_layers"), std::string::npos);

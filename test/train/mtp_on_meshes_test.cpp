@@ -41,8 +41,7 @@ Overrides run_of(const std::string& model, const Overrides& more = {}) {
            {"model.args.tie_word_embeddings", tied ? "true" : "false"}}) {
     overrides.push_back(entry);
   }
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return overrides;
+  return testing::joined(overrides, more);
 }
 
 Overrides schedule(const std::string& name, const std::string& stages_per_rank) {
@@ -147,8 +146,7 @@ TEST(MtpWithATeacher, OnMeshesAndInPipelinesEqualsOneDevice) {
     SCOPED_TRACE(mesh.name());
     const Folder folder;
     Overrides all = more;
-    all.insert(all.end(), overrides.begin(), overrides.end());
-    const auto config = tiny_run(folder.path(), run_of("deepseek_v3", all));
+    const auto config = tiny_run(folder.path(), run_of("deepseek_v3", testing::joined(all, overrides)));
     train_on(mesh, config);
     expect_equal(wanted, outcome_of(config));
   }

@@ -352,8 +352,7 @@ Overrides run_of(const std::string& name, Overrides more = {}) {
       {"training.mtp_loss_coef", "0.3"},
       {"optimizer.lr", "0.01"},
       {"data.datasets.0.split_documents", "\"blank_line\""}};
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return overrides;
+  return testing::joined(overrides, more);
 }
 
 TEST(MultiTokenPredictionRun, LearnsAndSavesModulesThatTheNextRunLoads) {

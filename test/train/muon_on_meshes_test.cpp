@@ -41,8 +41,7 @@ Overrides run_of(const std::string& name, const Overrides& more = {}) {
        Overrides{{"training.global_batch_size", "8"}, {"optimizer.name", "muon"}, {"optimizer.lr", "0.01"}}) {
     overrides.push_back(entry);
   }
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return overrides;
+  return testing::joined(overrides, more);
 }
 
 const Overrides kInterleaved{

@@ -2,7 +2,6 @@
 // AdamW with stochastic rounding.
 #include <gmock/gmock.h>
 
-#include "lehr/base/error.h"
 #include "test/train/mesh_support.h"
 
 namespace lehr::train {
@@ -12,16 +11,12 @@ using testing::expect_equal;
 using testing::family;
 using testing::Folder;
 using ::testing::HasSubstr;
+using testing::joined;
 using testing::Mesh;
 using testing::Outcome;
 using testing::outcome_of;
 using testing::tiny_run;
 using testing::train_on;
-
-Overrides with(Overrides overrides, const Overrides& more) {
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return overrides;
-}
 
 struct OptimizerCase {
   std::string name;
@@ -32,7 +27,7 @@ struct OptimizerCase {
 
 // A run of this file: few sequences per step, since it runs often.
 Overrides run_of(const std::string& name, const Overrides& more) {
-  return with(with(family(name), {{"training.global_batch_size", "8"}}), more);
+  return joined(joined(family(name), {{"training.global_batch_size", "8"}}), more);
 }
 
 const std::vector<Mesh> kMeshes{{.dp_replicate = 2, .dp_shard = 2}, {.tp = 2}, {.cp = 2}, {.pp = 2}};
@@ -117,7 +112,7 @@ const Overrides kStochastic = run_of(
 
 std::map<std::string, at::Tensor> weights_after(int64_t steps, const Mesh& mesh) {
   const Folder folder;
-  const auto config = tiny_run(folder.path(), with(kStochastic, {{"training.steps", std::to_string(steps)}}));
+  const auto config = tiny_run(folder.path(), joined(kStochastic, {{"training.steps", std::to_string(steps)}}));
   train_on(mesh, config);
   return testing::tensors(testing::checkpoint(config, steps), "model");
 }

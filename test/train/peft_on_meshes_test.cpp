@@ -13,16 +13,12 @@ using testing::every_nth;
 using testing::expect_equal;
 using testing::family;
 using testing::Folder;
+using testing::joined;
 using testing::Mesh;
 using testing::Outcome;
 using testing::outcome_of;
 using testing::tiny_run;
 using testing::train_on;
-
-Overrides joined(Overrides first, const Overrides& second) {
-  first.insert(first.end(), second.begin(), second.end());
-  return first;
-}
 
 struct Kind {
   std::string family;

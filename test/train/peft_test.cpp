@@ -55,8 +55,7 @@ TrainConfig lora_run(const std::filesystem::path& folder, const Overrides& more 
       {"peft.method", "lora"},
       {"peft.r", "4"},
       {"optimizer.lr", "0.01"}};
-  all.insert(all.end(), more.begin(), more.end());
-  return tiny_run(folder, all);
+  return tiny_run(folder, testing::joined(all, more));
 }
 
 TEST(PeftRun, TrainsAdaptersOnly) {
@@ -215,8 +214,7 @@ TEST(PeftRun, RefusesToContinueWithOtherTrainedParameters) {
   const Folder folder;
   const auto run = [&](const Overrides& peft) {
     Overrides all{{"checkpoint.initial_load_path", quoted(base())}, {"training.steps", "2"}};
-    all.insert(all.end(), peft.begin(), peft.end());
-    return [config = tiny_run(folder.path(), all)] { train(config); };
+    return [config = tiny_run(folder.path(), testing::joined(all, peft))] { train(config); };
   };
   run({{"peft.method", "full_tune"}, {"peft.full_tune_pattern", pattern("model\\.norm")}})();
   EXPECT_THAT(run({}), fails_with("peft.method: the run so far did not train model.embed_tokens."));

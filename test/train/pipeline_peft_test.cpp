@@ -14,16 +14,12 @@ using testing::every_nth;
 using testing::expect_equal;
 using testing::family;
 using testing::Folder;
+using testing::joined;
 using testing::Mesh;
 using testing::Outcome;
 using testing::outcome_of;
 using testing::tiny_run;
 using testing::train_on;
-
-Overrides joined(Overrides first, const Overrides& second) {
-  first.insert(first.end(), second.begin(), second.end());
-  return first;
-}
 
 // Four layers, for up to four stages.
 Overrides shape_of(const std::string& name) {

@@ -11,6 +11,7 @@ using testing::all_meshes;
 using testing::expect_equal;
 using testing::family;
 using testing::Folder;
+using testing::joined;
 using testing::kSchedules;
 using testing::Mesh;
 using testing::Outcome;
@@ -22,8 +23,7 @@ using testing::train_on;
 // Enough layers for eight stages, and micro-batches for every schedule on four ranks.
 Overrides with(Overrides overrides, const Overrides& more, int64_t layers = 8) {
   overrides.emplace_back("model.args.num_hidden_layers", std::to_string(layers));
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return overrides;
+  return testing::joined(overrides, more);
 }
 
 struct Model {
@@ -186,11 +186,6 @@ Model narrow(std::string name, const Overrides& overrides) {
   return model;
 }
 
-Overrides both(Overrides overrides, const Overrides& more) {
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return overrides;
-}
-
 const Overrides kBfloat16Arithmetic{{"training.dtype", "float32"}, {"training.mixed_precision_param", "bfloat16"}};
 
 Outcome outcome_on(const Mesh& mesh, const Model& model) {
@@ -206,10 +201,10 @@ Outcome outcome_on(const Mesh& mesh, const Model& model) {
 TEST(MixedRuns, HaveTheBitsOfOneDeviceInAPurePipeline) {
   const Overrides untied{{"model.args.tie_word_embeddings", "false"}, {"optimizer.lr", "1e-3"}};
   for (const Model& model :
-       {narrow("bfloat16 arithmetic", both(untied, kBfloat16Arithmetic)),
+       {narrow("bfloat16 arithmetic", joined(untied, kBfloat16Arithmetic)),
         narrow(
             "stochastic rounding",
-            both(untied, {{"training.dtype", "bfloat16"}, {"optimizer.name", "stochastic_adamw"}}))}) {
+            joined(untied, {{"training.dtype", "bfloat16"}, {"optimizer.name", "stochastic_adamw"}}))}) {
     SCOPED_TRACE(model.name);
     const Outcome& wanted = alone(model);
     testing::expect_moved(testing::initial_weights(with(family(model.family), model.overrides)), wanted.tensors);
@@ -235,7 +230,7 @@ TEST(MixedRuns, ChangeEachWeightLikeOneDevice) {
   for (const Case& one : {Case{"false", 1.0 / 256}, Case{"true", 1.0 / 32}}) {
     const Model model = narrow(
         std::string("bfloat16 arithmetic, tied ") + one.tied,
-        both(
+        joined(
             kBfloat16Arithmetic,
             {{"model.args.tie_word_embeddings", one.tied},
              {"optimizer.name", "sgd"},
@@ -399,34 +394,26 @@ TEST(CustomSchedule, EqualsOneDevice) {
   expect_equal(alone(kTied, 4), outcome_of(config));
 }
 
-// Norms after the sub-blocks, biases, windows, layers without rotary positions or with others, scaled embeddings.
-const std::vector<std::string> kFamilies{
-    "olmo2",
-    "qwen2",
-    "mistral",
-    "smollm3",
-    "olmo3",
-    "gemma3",
-    "mixtral",
-    "deepseek_v3",
-    "glm4_moe",
-    "qwen3_next",
-    "nemotron_h",
-    "gpt_oss",
-    testing::kNemotronHWithExperts,
-    "qwen3_5",
-    "minimax_m2",
-    testing::kGemma4WithExperts};
+// Norms after the sub-blocks, biases, windows, layers without rotary positions or with others, scaled embeddings, other
+// routers, states: all families but those of the other tests, and Llama 3, whose layer is Qwen3's without QK-norm.
+const std::vector<std::string>& other_families() {
+  static const auto kFamilies = [] {
+    auto names = testing::trained_families();
+    std::erase_if(names, [](const auto& name) { return name == "qwen3" || name == "qwen3_moe" || name == "llama3"; });
+    return names;
+  }();
+  return kFamilies;
+}
 
 class PipelineOfFamilies : public ::testing::TestWithParam<size_t> {};
 INSTANTIATE_TEST_SUITE_P(
-    Families, PipelineOfFamilies, ::testing::Range<size_t>(0, kFamilies.size()), [](const auto& one) {
-      return kFamilies[one.param];
+    Families, PipelineOfFamilies, ::testing::Range<size_t>(0, other_families().size()), [](const auto& one) {
+      return other_families()[one.param];
     });
 
 // Without LEHR_ALL_MESHES=1, a family has two of the four pipelines, and the next family the others.
 TEST_P(PipelineOfFamilies, ComputesWhatOneDeviceComputes) {
-  const std::string& family = kFamilies[GetParam()];
+  const std::string& family = other_families()[GetParam()];
   const Model model{family, family, {{"model.args.num_hidden_layers", "4"}, {"training.global_batch_size", "4"}}};
   const std::vector<std::pair<Schedule, Mesh>> pipelines{
       {{"1F1B", 1}, {.pp = 2}},

@@ -30,8 +30,7 @@ TEST(Precision, ReductionOverRanksHasTheConfiguredDtype) {
         {"training.steps", "2"},
         {"checkpoint.enable", "false"},
         {"validation.enable", "false"}};
-    overrides.insert(overrides.end(), more.begin(), more.end());
-    const TrainConfig config = testing::tiny_run(folder.path(), overrides);
+    const TrainConfig config = testing::tiny_run(folder.path(), testing::joined(overrides, more));
     testing::train_on({.dp_shard = 2}, config);
     return metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", "grad_norm").values;
   };

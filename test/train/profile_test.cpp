@@ -11,6 +11,7 @@
 #include "lehr/train/precision.h"
 #include "lehr/train/profiler.h"
 #include "lehr/train/step_profile.h"
+#include "test/base/any_error.h"
 #include "test/train/mesh_support.h"
 
 namespace lehr::train::testing {
@@ -189,12 +190,11 @@ TEST(ProfileOfMeshes, HasRankZerosTimeIncludingWaits) {
 
 TEST(ProfileRefuses, ARunThatIsTooShort) {
   const Folder folder;
-  try {
-    tiny_run(folder.path(), profiled({{"training.steps", "2"}}));
-    FAIL() << "three steps do not fit into two";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("profiling.operator_table_steps")) << error.what();
-  }
+  EXPECT_THAT(  // three steps do not fit into two
+      any_error::error_of([&] {
+        tiny_run(folder.path(), profiled({{"training.steps", "2"}}));
+      }),
+      HasSubstr("profiling.operator_table_steps"));
 }
 
 TEST(ProfileRefuses, StepsThatAreCapturedAsAGraph) {
@@ -203,12 +203,9 @@ TEST(ProfileRefuses, StepsThatAreCapturedAsAGraph) {
   StepProfile::check_device(plain, at::kCUDA);
   StepProfile::check_device(tiny_run(folder.path(), profiled()), at::kCUDA);
   const TrainConfig config = tiny_run(folder.path(), profiled({{"training.cuda_graphs", "true"}}));
-  try {
-    StepProfile::check_device(config, at::Device(at::kCUDA, 1));
-    FAIL() << "a graph is one launch";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("training.cuda_graphs")) << error.what();
-  }
+  EXPECT_THAT(  // a graph is one launch
+      any_error::error_of([&] { StepProfile::check_device(config, at::Device(at::kCUDA, 1)); }),
+      HasSubstr("training.cuda_graphs"));
 }
 
 // A device that reaches one mark per millisecond.

@@ -5,6 +5,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
+#include "test/base/any_error.h"
 #include "test/train/given_batches.h"
 #include "test/train/mesh_support.h"
 
@@ -17,16 +18,12 @@ using testing::checkpoint;
 using testing::curve;
 using testing::Folder;
 using ::testing::HasSubstr;
+using testing::joined;
 using testing::train;
 
 constexpr int64_t kBefore = 4;  // steps, of 4 sequences of 32 tokens
 constexpr int64_t kAfter = 5;
 constexpr int64_t kSequences = 4 * kBefore;
-
-Overrides joined(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 const Overrides kRun{
     {"training.steps", std::to_string(kBefore + kAfter)},
@@ -150,13 +147,8 @@ TEST_P(AllowedChanges, EqualARunOfTheSameSequencesBitForBit) {
 TEST(Changes, ThatWereNotAllowedAreRefusedWithTheKeyAndTheWord) {
   const Folder folder;
   train(testing::tiny_run(folder.path(), kRun), kBefore);
-  const auto refusal = [&](const Overrides& overrides) -> std::string {
-    try {
-      train(testing::tiny_run(folder.path(), joined(kRun, overrides)));
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "accepted";
+  const auto refusal = [&](const Overrides& overrides) {
+    return any_error::error_of([&] { train(testing::tiny_run(folder.path(), joined(kRun, overrides))); });
   };
   const auto names = [](const char* key, const std::string& word) {
     return AllOf(HasSubstr(key), HasSubstr("add \"" + word + "\" to checkpoint.allow_changes"));

@@ -32,8 +32,7 @@ TrainConfig chat_run(const std::filesystem::path& folder, const Overrides& more 
       {"training.task", "\"sft\""},
       {"training.seq_len", "64"},
       {"validation.steps", "3"}};
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return tiny_run(folder, overrides);
+  return tiny_run(folder, testing::joined(overrides, more));
 }
 
 std::map<std::string, at::Tensor> weights(const TrainConfig& config, const std::string& stem) {

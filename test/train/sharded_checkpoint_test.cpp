@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 
 #include <array>
-#include <cmath>
 #include <fstream>
 
 #include "lehr/meter/memory_meter.h"
@@ -14,6 +13,7 @@
 #include "lehr/train/find_checkpoint.h"
 #include "lehr/train/run_changes.h"
 #include "lehr/train/run_checkpoint.h"
+#include "test/base/any_error.h"
 #include "test/train/sharded_support.h"
 
 namespace lehr::train {
@@ -223,18 +223,14 @@ TEST(ShardedCheckpoint, DetectsRanksThatSeeDifferentFolders) {
     rank.fill(7);
     state::CheckpointStore store(folder.path() / std::to_string(context.rank()));
     const auto map = rank.args->state_map(ExpertLayout::per_expert);
-    try {
-      write_checkpoint(store, contents_of(rank, map, &context, coordinator, 1), coordinator);
-      ADD_FAILURE() << "expected an error";
-    } catch (const Error& error) {
-      EXPECT_THAT(
-          error.what(),
-          AllOf(
-              StartsWith("rank 1: "),
-              HasSubstr("1/.step-1.saving/model-00001-of-"),
-              HasSubstr("cannot be opened for writing"),
-              HasSubstr("all ranks must share the folder")));
-    }
+    EXPECT_THAT(
+        any_error::error_of(
+            [&] { write_checkpoint(store, contents_of(rank, map, &context, coordinator, 1), coordinator); }),
+        AllOf(
+            StartsWith("rank 1: "),
+            HasSubstr("1/.step-1.saving/model-00001-of-"),
+            HasSubstr("cannot be opened for writing"),
+            HasSubstr("all ranks must share the folder")));
   });
 }
 
@@ -249,14 +245,9 @@ TEST(ShardedCheckpoint, DetectsBytesThatNoRankWrote) {
     if (context.rank() == 1) {
       contents.weights[1].parts.pop_back();
     }
-    try {
-      write_checkpoint(store, contents, coordinator);
-      ADD_FAILURE() << "expected an error";
-    } catch (const Error& error) {
-      EXPECT_THAT(
-          error.what(),
-          AllOf(HasSubstr("optimizer.safetensors: "), HasSubstr("do not hold every element exactly once")));
-    }
+    EXPECT_THAT(
+        any_error::error_of([&] { write_checkpoint(store, contents, coordinator); }),
+        AllOf(HasSubstr("optimizer.safetensors: "), HasSubstr("do not hold every element exactly once")));
   });
 }
 
@@ -282,12 +273,9 @@ TEST_P(FindCheckpoint, SkipsDamagedCheckpointsAndNamesTheFile) {
   std::vector<std::string> warnings;
   on_mesh({.data_parallel_shard = GetParam()}, [&](DistributedContext& context, Coordinator& coordinator) {
     state::CheckpointStore store(folder.path());
-    try {
-      find_checkpoint(store, 20, true, coordinator);
-      ADD_FAILURE() << "expected an error";
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), AllOf(StartsWith("checkpoint.load_step: "), HasSubstr("model.safetensors: ")));
-    }
+    EXPECT_THAT(
+        any_error::error_of([&] { find_checkpoint(store, 20, true, coordinator); }),
+        AllOf(StartsWith("checkpoint.load_step: "), HasSubstr("model.safetensors: ")));
     const FoundCheckpoint found = find_checkpoint(store, std::nullopt, true, coordinator);
     EXPECT_EQ(found.folder, folder.path() / "step-10");
     if (context.is_main_process()) {
@@ -344,12 +332,9 @@ TEST_P(FindCheckpoint, DoesNotStartANewRunIfAllAreDamaged) {
   fs::remove(folder.path() / "step-10/model.safetensors");
   on_mesh({.data_parallel_shard = GetParam()}, [&](DistributedContext&, Coordinator& coordinator) {
     state::CheckpointStore store(folder.path());
-    try {
-      find_checkpoint(store, std::nullopt, true, coordinator);
-      ADD_FAILURE() << "expected an error";
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), AllOf(HasSubstr("all checkpoints are damaged: "), HasSubstr("model.safetensors")));
-    }
+    EXPECT_THAT(
+        any_error::error_of([&] { find_checkpoint(store, std::nullopt, true, coordinator); }),
+        AllOf(HasSubstr("all checkpoints are damaged: "), HasSubstr("model.safetensors")));
   });
   EXPECT_TRUE(fs::exists(folder.path() / "step-10"));
 }
@@ -460,18 +445,10 @@ TEST(RunCheckpointsOfManyRanks, FailOnAllRanksIfOneFails) {
     now.step = 4;
     EXPECT_EQ(run.checkpoints.save(now), std::nullopt);
     EXPECT_EQ(run.checkpoints.wait(), std::nullopt);
-    const auto message = [](const auto& action) -> std::string {
-      try {
-        action();
-      } catch (const Error& error) {
-        return error.what();
-      }
-      return "no error";
-    };
     RunState other = kStart;
     other.seed += context.rank() == 2 ? 1 : 0;
     EXPECT_THAT(
-        message([&] { run.checkpoints.check(*run.checkpoints.find(), {.start = other}); }),
+        any_error::error_of([&] { run.checkpoints.check(*run.checkpoints.find(), {.start = other}); }),
         AllOf(StartsWith("rank 2: "), HasSubstr("debug.seed")));
     if (context.rank() == 1) {
       at::NoGradGuard no_grad;
@@ -479,7 +456,7 @@ TEST(RunCheckpointsOfManyRanks, FailOnAllRanksIfOneFails) {
     }
     now.step = 8;
     EXPECT_THAT(
-        message([&] { run.checkpoints.save(now); }),
+        any_error::error_of([&] { run.checkpoints.save(now); }),
         StartsWith("step 8: model.embed_tokens.token_embedding.default.weight is not finite any more"));
     EXPECT_EQ(run.checkpoints.wait(), std::nullopt);
   });
@@ -528,12 +505,9 @@ TEST(StoreCoordinator, NamesTheRankThatDoesNotAnswer) {
     StoreCoordinator coordinator(transport, "test");
     coordinator.hurry(std::chrono::milliseconds(50));
     if (transport.rank() == 0) {
-      try {
-        coordinator.exchange("parts", "");
-        ADD_FAILURE() << "expected an error";
-      } catch (const Error& error) {
-        EXPECT_THAT(error.what(), HasSubstr("test: no answer from rank 1 (parts)"));
-      }
+      EXPECT_THAT(
+          any_error::error_of([&] { coordinator.exchange("parts", ""); }),
+          HasSubstr("test: no answer from rank 1 (parts)"));
     }
   });
 }

@@ -32,6 +32,11 @@ descriptor::ModelFamilies families() {
   return specs().families();
 }
 
+Overrides joined(Overrides first, const Overrides& more) {
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
+}
+
 TrainConfig tiny_run(const std::filesystem::path& folder, const Overrides& overrides) {
   const std::string text = R"(
 [model]

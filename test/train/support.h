@@ -61,6 +61,8 @@ class Folder {
 
 /// A run of 12 steps of a tiny Qwen3 on tiny Shakespeare, changed by `overrides`.
 TrainConfig tiny_run(const std::filesystem::path& folder, const Overrides& overrides = {});
+/// Returns `first` and then `more`, which has precedence.
+Overrides joined(Overrides first, const Overrides& more);
 
 /// The values of a key in metrics.jsonl of a run that has ended.
 std::vector<double> curve(const TrainConfig& config, const std::string& key);

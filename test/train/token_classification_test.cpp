@@ -7,6 +7,7 @@
 #include "lehr/config/json.h"
 #include "lehr/metric/metrics_log.h"
 #include "lehr/pretrained/model_folder.h"
+#include "test/base/any_error.h"
 #include "test/train/support.h"
 
 namespace lehr::train {
@@ -28,17 +29,7 @@ Overrides names(const Overrides& more = {}) {
       {"data.validation_fraction", "0.0"},
       {"training.seq_len", "64"},
       {"training.classifier_dropout", "0.1"}};
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return overrides;
-}
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-    return "";
-  } catch (const Error& error) {
-    return error.what();
-  }
+  return testing::joined(overrides, more);
 }
 
 // Of the words of the held-out lines, 85 % are no names, so always predicting that is right for 85 %.
@@ -112,7 +103,7 @@ TEST(Trainer, ClassifiesWordsWithAdapters) {
 TEST(Trainer, NamesTheKeysThatDoNotFitLabelledWords) {
   const Folder folder;
   const auto message = [&](const Overrides& more) {
-    return error_of([&] { train(tiny_run(folder.path(), names(more))); });
+    return any_error::error_of([&] { train(tiny_run(folder.path(), names(more))); });
   };
   EXPECT_THAT(
       message({{"training.task", "classification"}}),

@@ -36,8 +36,7 @@ TrainConfig config_of(const Folder& folder, const Overrides& more) {
       {"model.args.initializer_range", "0.2"},
       {"checkpoint.enable", "false"},
       {"validation.enable", "false"}};
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return tiny_run(folder.path(), overrides);
+  return tiny_run(folder.path(), testing::joined(overrides, more));
 }
 
 // Random sequences; the first micro-batch has far fewer labels than the second: 5 + step against 24.

@@ -100,10 +100,6 @@ size_t leading_space(std::string_view text) {
   return text.size() - strip_left(text).size();
 }
 
-size_t trailing_space(std::string_view text) {
-  return text.size() - strip_right(text).size();
-}
-
 std::vector<std::string> split(std::string_view text, std::string_view separator, int64_t limit) {
   if (separator.empty()) {
     refuse("split: the separator is empty");

@@ -17,9 +17,8 @@ size_t count_characters(std::string_view text);
 /// Returns the characters from `begin` on, at most `count`, as one view.
 std::string_view middle(std::string_view text, size_t begin, size_t count);
 
-/// Return the length in bytes of the white space (str.isspace) at the start or the end.
+/// Returns the length in bytes of the white space (str.isspace) at the start.
 size_t leading_space(std::string_view text);
-size_t trailing_space(std::string_view text);
 
 /// str.lstrip and str.rstrip: remove white space or, with `set`, the characters in it.
 std::string_view strip_left(std::string_view text, const std::optional<std::string>& set = std::nullopt);

@@ -38,6 +38,7 @@ struct Family {
   }
 
   static void read(const Node& config, DecoderConfig& shape) {
+    require_one_expert_width(config);
     shape.qkv_bias = shape.output_bias = bool_or(config, "attention_bias", true);
     shape.rope_theta = read_rope_theta(config, kTheta);
     const Node* parameters = config.find("rope_parameters");

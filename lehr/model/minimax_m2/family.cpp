@@ -60,6 +60,7 @@ struct Family {
   static void read(const Node& config, DecoderConfig& shape) {
     refuse_other_models(config);
     require_supported(config, "router_jitter_noise", 0.0);
+    require_one_expert_width(config);
     shape.rope_theta = read_rope_theta(config, 5e6);
     const int64_t rotary_dim = int_or(config, "rotary_dim", shape.head_dim);  // the key of published files
     shape.partial_rotary_factor =

@@ -32,6 +32,7 @@ struct Family {
 
   static void read(const Node& config, DecoderConfig& shape) {
     require_supported(config, "router_jitter_noise", 0.0);
+    require_one_expert_width(config);
     shape.pattern = with_window(optional_int(config, "sliding_window"));
     shape.rope_theta = read_rope_theta(config, 1e6);
     if (shape.moe) {  // else layer_parameters names the missing key

@@ -3,7 +3,6 @@
 #include <array>
 
 #include "lehr/base/error.h"
-#include "lehr/base/value_of.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/debug_vocabulary.h"
 #include "lehr/model/deepseek_moe_config.h"

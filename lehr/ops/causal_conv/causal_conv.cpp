@@ -22,6 +22,11 @@ using cpu::elements;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// The gradients to compute.
+struct ConvGradients {
+  bool x, weight, bias;
+};
+
 // (W, D) in the wide type, so that a tap is a row.
 at::Tensor rows_of(const at::Tensor& weight) {
   return weight.detach().flatten(0, 1).t().to(cpu::wide_type(weight.scalar_type())).contiguous();
@@ -106,7 +111,7 @@ variable_list backward_on_gpu(
     const at::Tensor& bias,
     const at::Tensor& cumulative_lengths,
     const at::Tensor& before,
-    cpu::GradMask want) {
+    ConvGradients want) {
   const at::Tensor dx = want.x ? at::empty_like(x) : at::Tensor();
   const at::Tensor dbefore = !before.defined() ? before
                              : x.numel() > 0   ? at::empty_like(before)
@@ -118,7 +123,7 @@ variable_list backward_on_gpu(
     using T = decltype(element);
     const auto input = input_of<T>(x, weight, bias, cumulative_lengths, before);
     const int64_t blocks = input.rows * input.token_blocks();
-    if (want.weight || bias.defined()) {
+    if (want.weight || want.bias) {
       parts = at::empty({blocks, size}, x.options().dtype(at::kFloat));
       sums = blocks > 0 ? at::empty({size}, x.options()) : at::zeros({size}, x.options());
     }
@@ -133,12 +138,12 @@ variable_list backward_on_gpu(
   return {
       dx,
       want.weight ? sums.narrow(0, 0, weight.numel()).view(weight.sizes()) : at::Tensor(),
-      bias.defined() ? sums.narrow(0, weight.numel(), biases).clone() : at::Tensor(),
+      want.bias ? sums.narrow(0, weight.numel(), biases).clone() : at::Tensor(),
       dbefore};
 }
 
-// Returns the gradients of x, the weight, the bias and the tokens before the rows; undefined if there are none, as
-// those are.
+// Returns the gradients of x, the weight, the bias and the tokens before the rows; undefined where they are not wanted,
+// or where there are no such tokens.
 variable_list backward_of(
     const at::Tensor& dy,
     const at::Tensor& x,
@@ -146,13 +151,13 @@ variable_list backward_of(
     const at::Tensor& bias,
     const at::Tensor& sequences,
     const at::Tensor& before,
-    cpu::GradMask want) {
+    ConvGradients want) {
   if (cuda::supports(x)) {
     return backward_on_gpu(dy, x, weight, bias, sequences, before, want);
   }
   const at::Tensor dx = want.x ? at::empty_like(x) : at::Tensor();
   const at::Tensor rows = rows_of(weight), shift = wide_bias(bias);
-  const at::Tensor dshift = shift.defined() ? at::empty_like(shift) : shift;
+  const at::Tensor dshift = want.bias ? at::empty_like(shift) : at::Tensor();
   const at::Tensor drows = want.weight ? at::empty_like(rows) : at::Tensor();
   const at::Tensor dbefore =  // in the wide type: tokens add to it
       before.defined() ? at::zeros(before.sizes(), rows.options()) : at::Tensor();
@@ -179,7 +184,7 @@ variable_list backward_of(
   return {
       dx,
       want.weight ? drows.t().to(weight.scalar_type()).contiguous().view(weight.sizes()) : at::Tensor(),
-      dshift.defined() ? dshift.to(bias.scalar_type()) : at::Tensor(),
+      want.bias ? dshift.to(bias.scalar_type()) : at::Tensor(),
       before.defined() ? dbefore.to(x.scalar_type()) : at::Tensor()};
 }
 
@@ -206,17 +211,13 @@ struct CausalConvFunction : AutogradFunction<CausalConvFunction> {
     const OperatorScope scope(OperatorKind::attention, "lehr::causal_conv_backward");
     refuse_double_backward("causal_conv");
     const auto saved = ctx->get_saved_variables();
-    const auto found = backward_of(
-        grads[0].contiguous(),
-        saved[0],
-        saved[1],
-        saved[2],
-        saved[3],
-        saved[4],
-        {.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)});
     // Tensors that were not given are not counted: the third one is the bias, if there is one.
-    const bool wants_bias = found[2].defined() && ctx->needs_input_grad(2);
-    return {found[0], found[1], wants_bias ? found[2] : at::Tensor(), at::Tensor(), found[3]};
+    const ConvGradients want{
+        .x = ctx->needs_input_grad(0),
+        .weight = ctx->needs_input_grad(1),
+        .bias = saved[2].defined() && ctx->needs_input_grad(2)};
+    const auto found = backward_of(grads[0].contiguous(), saved[0], saved[1], saved[2], saved[3], saved[4], want);
+    return {found[0], found[1], found[2], at::Tensor(), found[3]};
   }
 };
 

@@ -196,10 +196,6 @@ void scale_pieces(const std::vector<at::Tensor>& tensors, double factor) {
 }
 }  // namespace
 
-void scale_(const std::vector<at::Tensor>& tensors, double factor) {
-  scale_(tensors, at::scalar_tensor(factor, at::kDouble));
-}
-
 void scale_(const std::vector<at::Tensor>& tensors, const at::Tensor& of_any_type) {
   const at::NoGradGuard no_grad;
   const at::Tensor factor = of_any_type.detach().to(at::kDouble).reshape({});

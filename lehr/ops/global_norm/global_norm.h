@@ -17,9 +17,8 @@ at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors);
 /// Returns the Euclidean norm: the root of sum_of_squares.
 at::Tensor global_norm(const std::vector<at::Tensor>& tensors);
 
-/// Multiplies every element in place. Undefined tensors are skipped; a factor of 1 does nothing.
-void scale_(const std::vector<at::Tensor>& tensors, double factor);
-/// The same with a factor of one element. If it is on a GPU, the host does not wait for it.
+/// Multiplies every element in place by a factor of one element. Undefined tensors are skipped; a factor of 1 does
+/// nothing. If the factor is on a GPU, the host does not wait for it.
 void scale_(const std::vector<at::Tensor>& tensors, const at::Tensor& factor);
 
 }  // namespace lehr::ops
