@@ -59,7 +59,7 @@ GPT_OSS = {"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok
 # The keys of Gemma 4's own files.
 GEMMA4 = {"model_type": "gemma4_text", "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4,
           "global_head_dim": 16, "num_global_key_value_heads": 1, "attention_k_eq_v": True, "attention_bias": False,
-          "final_logit_softcapping": 2.0, "hidden_activation": "gelu_pytorch_tanh", "hidden_size_per_layer_input": 0,
+          "final_logit_softcapping": 8.0, "hidden_activation": "gelu_pytorch_tanh", "hidden_size_per_layer_input": 0,
           "num_kv_shared_layers": 0, "use_double_wide_mlp": False, "use_bidirectional_attention": "vision",
           "vocab_size_per_layer_input": 31, "enable_moe_block": False, "num_experts": None, "top_k_experts": None,
           "moe_intermediate_size": None, "sliding_window": 3,

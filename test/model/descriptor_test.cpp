@@ -38,13 +38,9 @@ TEST(Descriptors, AreFoundByNameOrByConfig) {
   auto family = qwen3_dense_family();
   family.descriptor = nullptr;
   own.add(family);
-<<<<<<< HEAD
   EXPECT_THAT(own.names(), ::testing::ElementsAre("qwen3"));
-  EXPECT_THAT(problem([&] { own.descriptor("qwen3"); }), HasSubstr("model family 'qwen3': has no descriptor"));
-=======
   EXPECT_THAT(
       any_error::error_of([&] { own.descriptor("qwen3"); }), HasSubstr("model family 'qwen3': has no descriptor"));
->>>>>>> cee1332df2d74ceba94add5f37ba1c36b65ace4a
 }
 
 // Expected are the groups of puzzletron's llama and qwen3 descriptors; e_score_correction_bias is Lehr's. OLMo 2's

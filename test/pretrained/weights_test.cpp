@@ -111,7 +111,7 @@ TEST(LoadWeights, LeavesOutTheLayersForMultiTokenPredictionThatTheConfigCounts) 
   expect_same_parameters(*loaded(minimax), *loaded(kReferences / "minimax_m2_published"));
 }
 
-// A model of texts and images, as Qwen3.5 and Gemma 3 are published.
+// A model of texts and images, as Qwen3.5, Gemma 3 and Gemma 4 are published.
 struct Whole {
   const char* text;  // the reference of the text model
   const char* type;
@@ -125,7 +125,13 @@ TEST(LoadWeights, ReadTheTextModelOfAModelOfTextsAndImages) {
       {"qwen3_5_moe_fused", "qwen3_5_moe", "model.language_model.", {"model.visual.pos_embed.weight"}},
       {"gemma3_pattern", "gemma3", "language_model.model.", {"vision_tower.vision_model.post_layernorm.weight"}},
       {"gemma3_tables", "gemma3", "model.language_model.", {"model.multi_modal_projector.mm_soft_emb_norm.weight"}},
-      {"gemma3_untied", "gemma3", "language_model.model.", {"multi_modal_projector.mm_input_projection_weight"}}};
+      {"gemma3_untied", "gemma3", "language_model.model.", {"multi_modal_projector.mm_input_projection_weight"}},
+      {"gemma4_experts",
+       "gemma4",
+       "model.language_model.",
+       {"model.vision_tower.patch_embedder.input_proj.weight",
+        "model.embed_vision.embedding_projection.weight",
+        "model.embed_audio.embedding_projection.weight"}}};
   for (const Whole& one : cases) {
     SCOPED_TRACE(one.text);
     const Folder folder;

@@ -47,7 +47,7 @@ ADDED = {
                      {"factor": 4, "beta_fast": 0, "beta_slow": 3}, {"factor": 2, "attention_factor": -1})
     ] + [{"full_attention": {"rope_type": "default"}}],
     "rope_theta": [0, -5, 1, "big"], "model_type": ["qwen3", "qwen3_moe", "llama", "olmo2", "qwen2", "mistral",
-                                                   "smollm3", "olmo3", "gemma3_text", "gemma4_text", "mixtral", "deepseek_v3",
+                                                   "smollm3", "olmo3", "gemma3_text", "gemma4_text", "mixtral", "gpt_oss", "deepseek_v3",
                                                    "glm4_moe", "minimax_m2", "kimi_k2", "qwen3_next", "qwen3_5_text",
                                                    "qwen3_5_moe_text", "nemotron_h", "nemotron-nas", "mamba", 3],
     "block_configs": [[], [{}], [{"attention": {"no_op": True}, "ffn": {"no_op": True}}] * 2],
@@ -61,15 +61,9 @@ def folders():
     """The folders to change, by name, with the commands that read them."""
     made = {}
     for name in ("llama_rope_llama3", "olmo2", "gemma3_tables", "olmo3_yarn", "qwen2_window", "smollm3_layers",
-<<<<<<< HEAD
                  "deepseek_v3_yarn", "glm4_moe_norms", "qwen3_next_interval", "qwen3_5_types", "qwen3_5_moe_experts",
-                 "nemotron_h_groups", "mixtral_window", "minimax_m2_published", "kimi_k2", "qwen3_seqcls", "qwen3_tokcls", "qwen3_tied_v4config", "qwen3moe_sparse_step2"):
-=======
-                 "deepseek_v3_yarn", "glm4_moe_norms", "qwen3_next_interval", "qwen3_5_types", "nemotron_h_groups", "mixtral_window",
-                 "minimax_m2_published", "kimi_k2", "gemma4_experts", "gemma4_per_layer",
-                 "qwen3_seqcls",
-                 "qwen3_tokcls", "qwen3_tied_v4config", "qwen3moe_sparse_step2"):
->>>>>>> 7e079099df00fd72e14f4a8e851434fde763975b
+                 "nemotron_h_groups", "mixtral_window", "minimax_m2_published", "kimi_k2", "gemma4_experts", "gemma4_per_layer",
+                 "qwen3_seqcls", "qwen3_tokcls", "qwen3_tied_v4config", "qwen3moe_sparse_step2"):
         made[name] = work / name
         shutil.copytree(reference / name, made[name])
     swap = work / "swap.json"

@@ -16,6 +16,7 @@ EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 
 # Families, and the settings that differ from those of CONFIG. Four layers: every kind of layer, and up to four stages.
 FAMILIES = {
     "qwen3": {}, "llama3": {}, "qwen2": {}, "mistral": {}, "olmo2": {}, "olmo3": {}, "smollm3": {}, "gemma3": {},
+    "gemma4": {},
     "qwen3_moe": EXPERTS, "mixtral": EXPERTS, "gpt_oss": EXPERTS, "glm4_moe": {**EXPERTS, "expert_bias": "true"},
     "minimax_m2": {**EXPERTS, "expert_bias": "true"},
     "deepseek_v3": {**EXPERTS, "expert_bias": "true", "num_key_value_heads": 8, "head_dim": 16},

@@ -199,7 +199,9 @@ void draw_adapters(Dice& dice, Draw& draw, bool experts) {
     return;
   }
   set("method", "lora");
-  const bool attention_only = draw.family == "gpt_oss" || dice.chance(0.3);  // gpt-oss: experts take no adapters
+  // The experts of these families are stored in one tensor, and take no adapters.
+  const bool experts_together = draw.family == "gpt_oss" || draw.family == kGemma4WithExperts;
+  const bool attention_only = experts_together || dice.chance(0.3);
   // Qwen3.5 stores the input projections of gated DeltaNet in two tensors each, so these take none either.
   const bool stored_apart = draw.family.starts_with("qwen3_5");
   if (attention_only) {

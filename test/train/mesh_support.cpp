@@ -30,9 +30,22 @@ Overrides of(const Schedule& schedule) {
       {"parallelism.pipeline_parallel_stages_per_rank", std::to_string(schedule.stages_per_rank)}};
 }
 
+namespace {
+constexpr const char* kFlavorWithExperts = "debugmodel_moe";
+
+// The families that have such a flavor, by its names as a family.
+const std::map<std::string, std::string>& flavors_with_experts() {
+  static const std::map<std::string, std::string> kFamilies{
+      {kGemma4WithExperts, "gemma4"}, {kNemotronHWithExperts, "nemotron_h"}};
+  return kFamilies;
+}
+}  // namespace
+
 std::vector<std::string> trained_families() {
   std::vector<std::string> names = families().names();
-  names.push_back(kNemotronHWithExperts);
+  for (const auto& [name, family] : flavors_with_experts()) {
+    names.push_back(name);
+  }
   return names;
 }
 
@@ -43,7 +56,9 @@ const descriptor::ModelArgs& debug_model(const std::string& name) {
     for (const std::string& family : all.names()) {
       models[family] = all.from_flavor(family, "debugmodel");
     }
-    models[kNemotronHWithExperts] = all.from_flavor("nemotron_h", "debugmodel_moe");
+    for (const auto& [variant, family] : flavors_with_experts()) {
+      models[variant] = all.from_flavor(family, kFlavorWithExperts);
+    }
     for (const auto& [family, model] : models) {
       model->keep_mtp_modules(true);
     }
@@ -70,24 +85,17 @@ Overrides family(const std::string& name) {
       {"activation_checkpoint.mode", "full"},
       {"data.datasets.0.split_documents", "\"blank_line\""},
       {"checkpoint.interval", std::to_string(kSteps)}};
-<<<<<<< HEAD
-  overrides.emplace_back("model.name", name == kNemotronHWithExperts ? "nemotron_h" : name);
-  if (form.latent_attention) {
-=======
-  overrides.emplace_back(
-      "model.name",
-      name == kNemotronHWithExperts ? "nemotron_h"
-      : name == kGemma4WithExperts  ? "gemma4"
-                                    : name);
+  const auto variant = flavors_with_experts().find(name);
+  const bool is_variant = variant != flavors_with_experts().end();
+  overrides.emplace_back("model.name", is_variant ? variant->second : name);
+  if (is_variant) {
+    overrides.emplace_back("model.flavor", kFlavorWithExperts);
+  }
   if (name == "gemma4" || name == kGemma4WithExperts) {
     overrides.emplace_back("model.args.global_head_dim", "8");
     overrides.emplace_back("model.args.num_global_key_value_heads", "2");
   }
-  if (name == kGemma4WithExperts) {
-    overrides.emplace_back("model.flavor", "debugmodel_moe");
-  }
-  if (name == "deepseek_v3") {
->>>>>>> 7e079099df00fd72e14f4a8e851434fde763975b
+  if (form.latent_attention) {
     overrides.emplace_back("model.args.num_key_value_heads", "8");
     overrides.emplace_back("model.args.head_dim", "16");
   }
@@ -99,17 +107,10 @@ Overrides family(const std::string& name) {
     overrides.emplace_back("model.args.num_hidden_layers", "4");  // Mamba-2, attention, a feed-forward block, Mamba-2
   }
   if (name == kNemotronHWithExperts) {
-    overrides.emplace_back("model.flavor", "debugmodel_moe");
     overrides.emplace_back("model.args.num_hidden_layers", "4");  // Mamba-2, attention, experts, a feed-forward block
     overrides.emplace_back("model.args.moe_shared_expert_intermediate_size", "16");
   }
-<<<<<<< HEAD
   if (debug_model(name).has_experts()) {
-=======
-  if (name == "qwen3_next" || name == "qwen3_5_moe" || name == "qwen3_moe" || name == "mixtral" ||
-      name == "deepseek_v3" || name == "glm4_moe" || name == "minimax_m2" || name == "gpt_oss" ||
-      name == kNemotronHWithExperts || name == kGemma4WithExperts) {
->>>>>>> 7e079099df00fd72e14f4a8e851434fde763975b
     for (const auto& entry : Overrides{
              {"model.args.num_experts", "8"},
              {"model.args.num_experts_per_tok", "2"},

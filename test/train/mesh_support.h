@@ -54,11 +54,11 @@ inline const std::vector<Schedule> kSchedules{
 
 Overrides of(const Schedule& schedule);
 
-/// Nemotron-H with experts, by this name as a family.
+/// Nemotron-H and Gemma 4 with experts, by these names as families.
 inline constexpr const char* kNemotronHWithExperts = "nemotron_h_moe";
 inline constexpr const char* kGemma4WithExperts = "gemma4_moe";
 
-/// Every family of specs(), and Nemotron-H with experts.
+/// Every family of specs(), and these two.
 std::vector<std::string> trained_families();
 
 /// The debug model of such a family, which keeps the modules for multi-token prediction if the family has them; and its

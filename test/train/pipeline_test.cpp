@@ -394,7 +394,6 @@ TEST(CustomSchedule, EqualsOneDevice) {
   expect_equal(alone(kTied, 4), outcome_of(config));
 }
 
-<<<<<<< HEAD
 // Norms after the sub-blocks, biases, windows, layers without rotary positions or with others, scaled embeddings, other
 // routers, states: all families but those of the other tests, and Llama 3, whose layer is Qwen3's without QK-norm.
 const std::vector<std::string>& other_families() {
@@ -405,26 +404,6 @@ const std::vector<std::string>& other_families() {
   }();
   return kFamilies;
 }
-=======
-// Norms after the sub-blocks, biases, windows, layers without rotary positions or with others, scaled embeddings.
-const std::vector<std::string> kFamilies{
-    "olmo2",
-    "qwen2",
-    "mistral",
-    "smollm3",
-    "olmo3",
-    "gemma3",
-    "mixtral",
-    "deepseek_v3",
-    "glm4_moe",
-    "qwen3_next",
-    "nemotron_h",
-    "gpt_oss",
-    testing::kNemotronHWithExperts,
-    "qwen3_5",
-    "minimax_m2",
-    testing::kGemma4WithExperts};
->>>>>>> 7e079099df00fd72e14f4a8e851434fde763975b
 
 class PipelineOfFamilies : public ::testing::TestWithParam<size_t> {};
 INSTANTIATE_TEST_SUITE_P(
