@@ -85,6 +85,14 @@ TEST(Gemma4, ReadsTheHeadsOfSingleLayers) {
   };
   EXPECT_EQ(written(with(layers)), written({}));
   EXPECT_EQ(written(with(layers + R"(, "0": {"head_dim": 256})")), written({})) << "a sliding layer as the model says";
+  Changes separate = with(layers);
+  separate.emplace_back("attention_k_eq_v", "false");
+  const std::string once = written(separate);
+  EXPECT_THAT(once, HasSubstr(R"("17":)")) << "num_global_key_value_heads has no effect without attention_k_eq_v";
+  const auto again = gemma4_family().from_hf_config(parse_json(once, "config.json"));
+  again->set_special_tokens({}, {}, {});
+  EXPECT_EQ(again->block_configs(), test::changed(gemma4_family(), text_config(), separate)->block_configs());
+  EXPECT_EQ(to_json(again->to_hf_config("bfloat16")), once);
   EXPECT_THAT(problem(with(layers + R"(, "0": {"head_dim": 512})")), HasSubstr("found others in layer 0"));
   EXPECT_THAT(problem(with(R"("29": )" + full)), HasSubstr("layers with full attention, found others in layer 5"));
   EXPECT_THAT(problem(with(R"("30": {})")), HasSubstr("per_layer_config: expected layers from 0 to 29, found \"30\""));

@@ -155,7 +155,7 @@ struct Family {
     if (shape.moe) {
       node.set("top_k_experts", Node(shape.moe->num_experts_per_tok));
     }
-    write_full_attention_heads(value_of(shape.full_attention, "full attention"), node);
+    write_full_attention_heads(shape, node);
     write_layer_types(shape, node);
     write_layer_ropes(shape, node);
   }

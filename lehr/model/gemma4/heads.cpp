@@ -1,9 +1,12 @@
 #include "lehr/model/gemma4/heads.h"
 
 #include <charconv>
+#include <string>
 
 #include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
 #include "lehr/model/config_values.h"
+#include "lehr/model/decoder_args.h"
 #include "lehr/model/decoder_limits.h"
 
 namespace lehr::model {
@@ -49,7 +52,7 @@ std::vector<Heads> heads_of_layers(const Node& table, const DecoderConfig& shape
 
 FullAttentionHeads read_full_attention_heads(const Node& config, const DecoderConfig& shape) {
   FullAttentionHeads full{.head_dim = 512, .keys_as_values = bool_or(config, "attention_k_eq_v", false)};
-  const Node* layers = config.find("per_layer_config");
+  const Node* layers = config.find(kPerLayerConfig);
   if (layers == nullptr || layers->is_null()) {
     if (const Node* width = config.find("global_head_dim")) {
       full.head_dim = width->as_int();
@@ -73,10 +76,26 @@ FullAttentionHeads read_full_attention_heads(const Node& config, const DecoderCo
   return full;
 }
 
-void write_full_attention_heads(const FullAttentionHeads& heads, Node& config) {
+void write_full_attention_heads(const DecoderConfig& shape, Node& config) {
+  const FullAttentionHeads& heads = value_of(shape.full_attention, "full attention");
+  const bool differ = heads.num_key_value_heads > 0;
   config.set("global_head_dim", Node(heads.head_dim));
   config.set("attention_k_eq_v", Node(heads.keys_as_values));
-  config.set("num_global_key_value_heads", heads.num_key_value_heads > 0 ? Node(heads.num_key_value_heads) : Node());
+  config.set(
+      "num_global_key_value_heads", differ && heads.keys_as_values ? Node(heads.num_key_value_heads) : Node());
+  if (!differ || heads.keys_as_values) {
+    return;
+  }
+  // Without attention_k_eq_v, num_global_key_value_heads has no effect.
+  Node own = Node::make_table(), layers = Node::make_table();
+  own.set(kHeadDim, Node(heads.head_dim));
+  own.set(kKeyValueHeads, Node(heads.num_key_value_heads));
+  for (int64_t layer = 0; layer < shape.num_hidden_layers; ++layer) {
+    if (!shape.pattern.slides(layer)) {
+      layers.set(std::to_string(layer), own);
+    }
+  }
+  config.set(kPerLayerConfig, layers);
 }
 
 }  // namespace lehr::model

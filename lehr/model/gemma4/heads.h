@@ -10,7 +10,8 @@ namespace lehr::model {
 /// error that names the key for layers of one type with different heads.
 FullAttentionHeads read_full_attention_heads(const Node& config, const DecoderConfig& shape);
 
-/// Writes the published keys.
-void write_full_attention_heads(const FullAttentionHeads& heads, Node& config);
+/// Writes the published keys, and per_layer_config for a number of key/value heads that those cannot express: another
+/// one than the model's without attention_k_eq_v.
+void write_full_attention_heads(const DecoderConfig& shape, Node& config);
 
 }  // namespace lehr::model
