@@ -160,7 +160,8 @@ namespace {
 const ModelDescriptor& descriptor_in(const ModelFamily& family) {
   require(
       family.descriptor != nullptr,
-      "model family '{}': has no descriptor; set ModelFamily::descriptor where it is defined",
+      "model family '{}': has no descriptor, without which its blocks cannot be scored, removed or replaced; to add one, set "
+      "ModelFamily::descriptor where the family is defined (docs/descriptors.md)",
       family.name);
   return *family.descriptor;
 }

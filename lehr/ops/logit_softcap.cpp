@@ -7,7 +7,11 @@
 namespace lehr::ops {
 
 at::Tensor softcap(const at::Tensor& logits, std::optional<double> cap) {
-  return cap ? (logits / *cap).tanh() * *cap : logits;
+  if (!cap) {
+    return logits;
+  }
+  const at::Tensor scaled = logits / *cap;
+  return scaled.requires_grad() ? scaled.tanh() * *cap : scaled.tanh_().mul_(*cap);  // logits may be of all words
 }
 
 at::Tensor softcap_(const at::Tensor& logits, std::optional<double> cap, bool gradient) {

@@ -57,6 +57,10 @@ ConvertReport convert_checkpoint(const ConvertOptions& options, const descriptor
   const auto layout = options.layout.value_or(parts.layout());
   const state::BoundMap map(state::sequential({parts.map(), written_map(args, layout).inverse()}), stored);
   const auto written = map.map().output_names();
+  require(
+      options.layout != descriptor::ExpertLayout::per_expert || descriptor::expert_layout_of(written) == options.layout,
+      "{}: models of this type have one layout of experts, fused; leave the expert layout out, or choose fused",
+      options.model.string());
   auto left_out = parts.left_out();
   std::erase_if(left_out, [&](const std::string& name) {  // a copy, which is written again
     return std::find(written.begin(), written.end(), name) != written.end();

@@ -104,7 +104,8 @@ same("Llama 3", train("llama", name="llama3"))
 for name in ("qwen2", "mistral", "smollm3", "olmo2", "olmo3", "gemma3"):
     same(name, train(name, name=name, tied="true" if name == "gemma3" else "false"))
 same("Gemma 4", train("gemma4", name="gemma4", tied="true", layers=4))
-same("Gemma 4 with experts", train("gemma4_moe", name="gemma4", flavor="debugmodel_moe", tied="true", layers=4))
+# Each sub-block adds normed outputs, so hidden states have elements of 10 and more, whose float32 rounding is larger.
+same("Gemma 4 with experts", train("gemma4_moe", name="gemma4", flavor="debugmodel_moe", tied="true", layers=4), atol="3e-5")
 same("Mixtral", train("mixtral", name="mixtral"))
 same("GLM-4.5", train("glm4_moe", name="glm4_moe", head_dim=12))
 same("MiniMax M2", train("minimax_m2", name="minimax_m2", head_dim=12))
