@@ -144,7 +144,9 @@ struct WriteRopeScaling {
   Node operator()(const nn::ProportionalRopeScaling& s) const {
     Node node = Node::make_table();
     node.set("rope_type", Node("proportional"));
-    node.set("factor", Node(s.factor));
+    if (s.factor != 1) {  // transformers reads it, and warns of it
+      node.set("factor", Node(s.factor));
+    }
     node.set("partial_rotary_factor", Node(s.partial_rotary_factor));
     return node;
   }
