@@ -36,8 +36,8 @@ at::Tensor logits_of_labels(const at::Tensor& logits, const at::Tensor& own_rows
 /// Subtracts the one-hot vectors of the labels from (n, count()) probabilities, on the rank that has a label's row.
 void subtract_one_hot_(const at::Tensor& probabilities, const at::Tensor& own_rows);
 
-/// Maximum bytes of a chunk's logits on the CPU. There are up to three copies of them, and every rank of a machine has
-/// its own.
+/// Maximum bytes of a chunk's logits on the CPU. There are up to three copies of them, with a softcap also their
+/// derivatives, and every rank of a machine has its own.
 constexpr int64_t kPartLogitsBytes = 64 << 20;
 
 /// Returns losses or gradients with 0 where the label is ignored, and NaN where it is outside the vocabulary. `labels`

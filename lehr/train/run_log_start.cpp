@@ -1,4 +1,7 @@
 // The start-up report of a run: model, device, memory and work.
+#include <algorithm>
+#include <vector>
+
 #include "lehr/base/log.h"
 #include "lehr/descriptor/block_config.h"
 #include "lehr/ops/cpu_choice.h"
@@ -20,18 +23,24 @@ int64_t bytes_of(Precision precision) {
   return precision == Precision::bfloat16 ? 2 : precision == Precision::float64 ? 8 : 4;
 }
 
-// Returns the shape of the first layer with grouped-query attention; nothing if there is none, or if it is unknown.
-std::optional<AttentionShape> attention_of(const descriptor::ModelArgs& args) {
+// Returns the shapes of the first layers with grouped-query attention and heads of each size; none if they are unknown.
+std::vector<AttentionShape> attention_of(const descriptor::ModelArgs& args) {
+  std::vector<AttentionShape> shapes;
   const auto form = args.decoder_form();
   const auto blocks = args.block_configs();
   for (size_t layer = 0; form && !form->latent_attention && layer < blocks.size(); ++layer) {
     const auto* attention = std::get_if<descriptor::AttentionSubblock>(&blocks[layer].attention);
-    if (attention != nullptr && !form->has_states(layer)) {
-      return AttentionShape{
-          .heads = form->num_attention_heads, .key_heads = attention->num_key_value_heads, .head_size = form->head_dim};
+    if (attention == nullptr || form->has_states(layer)) {
+      continue;
+    }
+    const int64_t size =
+        form->full_attention && form->window(layer, *attention) == 0 ? form->full_attention->head_dim : form->head_dim;
+    if (std::none_of(shapes.begin(), shapes.end(), [size](const auto& shape) { return shape.head_size == size; })) {
+      shapes.push_back(
+          {.heads = form->num_attention_heads, .key_heads = attention->num_key_value_heads, .head_size = size});
     }
   }
-  return std::nullopt;
+  return shapes;
 }
 
 // Reports the GPU and the kernels that run on it: not as the config requests them, but as they were found.
@@ -40,8 +49,10 @@ void report_gpu(Logger& log, const descriptor::ModelArgs& args, at::Device devic
   log.info("device     {}", card ? card->describe() : "a GPU that the driver does not describe");
   const std::string problem = ops::cuda::open_kernels();
   log.info("kernels    {}", problem.empty() ? "Lehr's (liblehr_cuda.so)" : "plain ATen: " + problem);
-  if (const auto shape = attention_of(args)) {
-    log.info("attention  {}", describe_attention(*shape, device, dtype));
+  const std::vector<AttentionShape> shapes = attention_of(args);
+  for (const AttentionShape& shape : shapes) {
+    const std::string of_heads = shapes.size() > 1 ? fmt::format("heads of {}: ", shape.head_size) : "";
+    log.info("attention  {}{}", of_heads, describe_attention(shape, device, dtype));
   }
 }
 

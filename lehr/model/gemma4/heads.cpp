@@ -81,8 +81,7 @@ void write_full_attention_heads(const DecoderConfig& shape, Node& config) {
   const bool differ = heads.num_key_value_heads > 0;
   config.set("global_head_dim", Node(heads.head_dim));
   config.set("attention_k_eq_v", Node(heads.keys_as_values));
-  config.set(
-      "num_global_key_value_heads", differ && heads.keys_as_values ? Node(heads.num_key_value_heads) : Node());
+  config.set("num_global_key_value_heads", differ && heads.keys_as_values ? Node(heads.num_key_value_heads) : Node());
   if (!differ || heads.keys_as_values) {
     return;
   }
