@@ -103,7 +103,7 @@ Overrides degrees(const Mesh& mesh) {
 // Compares the results of a run with those of one device, value by value.
 class Comparer {
  public:
-  explicit Comparer(Comparison& found) : found_(found) {}
+  Comparer(Comparison& found, double bound) : found_(found), bound_(bound) {}
 
   void compare(const std::string& name, const at::Tensor& wanted, const at::Tensor& other) {
     if (wanted.sizes() != other.sizes()) {
@@ -113,7 +113,7 @@ class Comparer {
       const double error = (wanted - other).abs().max().item<double>(), scale = wanted.abs().max().item<double>();
       const double relative = error == 0 ? 0 : error / scale;
       differs(name, relative);
-      if (!(error <= kBound * scale)) {  // also if it is no number
+      if (!(error <= bound_ * scale)) {  // also if it is no number
         note(fmt::format("{}: off by {:.1e} of {:.3g}", name, error, scale));
       }
     }
@@ -132,10 +132,11 @@ class Comparer {
     }
   }
   Comparison& found_;
+  double bound_;
 };
 
-void compare(const Outcome& wanted, const Outcome& other, Comparison& found) {
-  Comparer comparer(found);
+void compare(const Outcome& wanted, const Outcome& other, double bound, Comparison& found) {
+  Comparer comparer(found, bound);
   const at::Tensor none = at::empty({0}, at::kDouble);
   for (const auto& [key, values] : wanted.curves) {
     const auto& others = other.curves.at(key);
@@ -165,6 +166,10 @@ Node texts(const auto& list) {
   return node;
 }
 }  // namespace
+
+double bound_of(const std::string& family) {
+  return family.starts_with("gemma4") ? 1e-8 : 1e-9;
+}
 
 uint64_t seed_of_draws() {
   const char* const text = std::getenv("LEHR_TEST_SEED");
@@ -218,7 +223,7 @@ Comparison compare_with_one_device(const Draw& draw) {
   const std::string weights = draw.adapters ? "adapter_model" : "model";
   const Outcome wanted = outcome_of(one_device, weights);
   EXPECT_EQ(wanted.curves.at("loss").size(), kStepsOfDraw);
-  compare(wanted, outcome_of(config, weights), found);
+  compare(wanted, outcome_of(config, weights), bound_of(draw.family), found);
   stop_clock();
   return found;
 }
