@@ -176,7 +176,7 @@ def problem(command, result, keys):
         return f"exit code {code}"
     if "config.json" not in errors:
         return "the message does not name config.json"
-    if re.search(r"config\.json:\d+:\d+: invalid JSON|config\.json: expected a table", errors):
+    if re.search(r"config\.json:\d+:\d+: invalid JSON|config\.json: expected a table|config\.json: '\w+' is missing", errors):
         return ""
     return "" if any(key and key in errors for key in keys) else "the message names no key"
 
