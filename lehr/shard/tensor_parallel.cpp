@@ -277,15 +277,13 @@ void tensor_parallel(nn::GroupedQueryAttentionImpl& attention, DistributedContex
   const bool shared = shares_heads(attention, context);
   gather_sequence(attention, context);
   column_parallel(*attention.q_proj, context);
-  column_parallel(*attention.k_proj, context);
-  if (attention.v_proj) {
-    column_parallel(*attention.v_proj, context);
-  }
-  if (shared) {
-    repeat_heads(*attention.k_proj, attention.num_key_value_heads(), context);
-  }
-  if (shared && attention.v_proj) {
-    repeat_heads(*attention.v_proj, attention.num_key_value_heads(), context);
+  for (nn::Linear* const projection : {&attention.k_proj, &attention.v_proj}) {
+    if (*projection) {
+      column_parallel(**projection, context);
+    }
+    if (*projection && shared) {
+      repeat_heads(**projection, attention.num_key_value_heads(), context);
+    }
   }
   row_parallel(*attention.o_proj, context);
   if (attention.q_norm && attention.qk_norm_width() == nn::QKNormWidth::full) {

@@ -11,6 +11,8 @@
 #include "lehr/model/define_decoder_family.h"
 #include "lehr/model/gemma4/heads.h"
 #include "lehr/model/layer_keys.h"
+#include "lehr/model/moe_parameters.h"
+#include "lehr/model/stored_names.h"
 #include "lehr/model/supported_values.h"
 
 namespace lehr::model {
@@ -89,16 +91,16 @@ struct Family {
         .head_dim = config.head_dim,
         .initializer_range = config.initializer_range,
         .full_attention = value_of(config.full_attention, "full attention"),
-        .moe = config.moe,
         .qkv_bias = config.qkv_bias,
         .output_bias = config.output_bias,
         .pattern = config.pattern};
     if (params.full_attention.num_key_value_heads == 0) {
       params.full_attention.num_key_value_heads = config.num_key_value_heads;
     }
-    if (params.moe) {
-      check_uniform_experts(*params.moe, kModelType);
-      params.moe->router.input_norm_eps = config.rms_norm_eps;
+    if (config.moe) {
+      check_uniform_experts(*config.moe, kModelType);
+      params.moe = moe_parameters(*config.moe, layer_sizes(config));
+      params.moe->router_options.input_norm_eps = config.rms_norm_eps;
     }
     return params;
   }
@@ -167,18 +169,11 @@ class Gemma4Args : public DecoderArgs<Family> {
   using DecoderArgs<Family>::DecoderArgs;
 
   state::StateMap state_map(descriptor::ExpertLayout /*layout*/) const override {
-    const state::StateMap map = DecoderArgs<Family>::state_map(descriptor::ExpertLayout::fused);
-    std::vector<std::pair<std::string, std::string>> names;
-    for (const std::string& name : map.input_names()) {
-      std::string stored = name;
-      for (const auto& [own, theirs] : {std::pair{".moe.", "."}, {".router.gate.", ".router.proj."}}) {
-        if (const size_t at = stored.find(own); at != std::string::npos) {
-          stored.replace(at, std::string_view(own).size(), theirs);
-        }
-      }
-      names.emplace_back(stored, name);
-    }
-    return state::sequential({state::rename(names), map});
+    return with_stored_names(DecoderArgs<Family>::state_map(descriptor::ExpertLayout::fused), [](std::string name) {
+      replace_in_name(name, ".moe.", ".");
+      replace_in_name(name, ".router.gate.", ".router.proj.");
+      return name;
+    });
   }
 };
 

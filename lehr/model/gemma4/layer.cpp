@@ -1,7 +1,6 @@
 #include "lehr/model/gemma4/layer.h"
 
 #include "lehr/model/layer_parameters.h"
-#include "lehr/model/moe_parameters.h"
 #include "lehr/nn/residual_stream.h"
 #include "lehr/shard/tensor_parallel.h"
 
@@ -26,15 +25,7 @@ Gemma4LayerImpl::Gemma4LayerImpl(const Gemma4LayerParameters& params, int64_t la
   declare_norm("pre_feedforward_layernorm", pre_feedforward_layernorm);
   declare_norm("post_feedforward_layernorm", post_feedforward_layernorm);
   if (params.moe) {
-    const LayerSizes sizes{
-        .hidden_size = params.hidden_size,
-        .intermediate_size = params.intermediate_size,
-        .num_attention_heads = params.num_attention_heads,
-        .num_key_value_heads = params.num_key_value_heads,
-        .rms_norm_eps = params.rms_norm_eps,
-        .head_dim = params.head_dim,
-        .initializer_range = params.initializer_range};
-    declare_module("moe", moe, nn::MoELayer(moe_parameters(*params.moe, sizes)));
+    declare_module("moe", moe, nn::MoELayer(*params.moe));
     declare_norm("post_feedforward_layernorm_1", post_feedforward_layernorm_1);
     declare_norm("pre_feedforward_layernorm_2", pre_feedforward_layernorm_2);
     declare_norm("post_feedforward_layernorm_2", post_feedforward_layernorm_2);

@@ -5,7 +5,6 @@
 
 #include "lehr/mesh/distributed_context.h"
 #include "lehr/model/layer_pattern.h"
-#include "lehr/model/moe_config.h"
 #include "lehr/nn/attention.h"
 #include "lehr/nn/gelu.h"
 #include "lehr/nn/moe.h"
@@ -21,8 +20,8 @@ struct Gemma4LayerParameters {
   double rms_norm_eps;
   int64_t head_dim;  ///< and these.
   double initializer_range = 0.02;
-  FullAttentionHeads full_attention = {};  ///< The heads of the other layers; num_key_value_heads is set.
-  std::optional<MoEConfig> moe = {};       ///< The experts of each layer, if there are any.
+  FullAttentionHeads full_attention = {};     ///< The heads of the other layers; num_key_value_heads is set.
+  std::optional<nn::MoEParameters> moe = {};  ///< The experts of each layer, if there are any.
   // Passed to the attention of a layer by attention_parameters.
   bool qkv_bias = false;
   bool output_bias = false;

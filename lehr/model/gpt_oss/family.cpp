@@ -9,6 +9,7 @@
 #include "lehr/model/define_decoder_family.h"
 #include "lehr/model/layer_keys.h"
 #include "lehr/model/rope_config.h"
+#include "lehr/model/stored_names.h"
 
 namespace lehr::model {
 
@@ -92,17 +93,10 @@ class GptOssArgs : public DecoderArgs<Family> {
   }
 
   state::StateMap state_map(descriptor::ExpertLayout layout) const override {
-    const state::StateMap map = DecoderArgs<Family>::state_map(layout);
-    const std::string gate = ".mlp.gate.";
-    std::vector<std::pair<std::string, std::string>> names;
-    for (const std::string& name : map.input_names()) {
-      std::string stored = name;
-      if (const size_t at = name.find(gate); at != std::string::npos) {
-        stored.replace(at, gate.size(), ".mlp.router.");
-      }
-      names.emplace_back(stored, name);
-    }
-    return state::sequential({state::rename(names), map});
+    return with_stored_names(DecoderArgs<Family>::state_map(layout), [](std::string name) {
+      replace_in_name(name, ".mlp.gate.", ".mlp.router.");
+      return name;
+    });
   }
 };
 
