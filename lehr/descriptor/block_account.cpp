@@ -139,8 +139,7 @@ Account of_mamba2(const DecoderForm& form, const Mamba2Form& sizes, const Worklo
 // `window` 0: none.
 Account of_attention(
     const DecoderForm& form, const AttentionSubblock& attention, int64_t window, const Workload& work) {
-  const FullAttentionForm other = form.full_attention.value_or(FullAttentionForm{.head_dim = form.head_dim});
-  const FullAttentionForm heads = window == 0 ? other : FullAttentionForm{.head_dim = form.head_dim};
+  const AttentionHeadsForm heads = form.heads(window);
   const int64_t queries = product({form.num_attention_heads, heads.head_dim});
   const int64_t keys = product({attention.num_key_value_heads, heads.head_dim});
   const int64_t values = heads.keys_as_values ? 0 : keys;  // of the projection
@@ -245,6 +244,10 @@ bool DecoderForm::has_states(size_t layer) const {
 
 int64_t DecoderForm::window(size_t layer, const AttentionSubblock& attention) const {
   return attention.window > 0 ? attention.window : layer < windows.size() ? windows[layer] : 0;
+}
+
+AttentionHeadsForm DecoderForm::heads(int64_t window) const {
+  return window == 0 && full_attention ? *full_attention : AttentionHeadsForm{.head_dim = head_dim};
 }
 
 Account& Account::operator+=(const Account& other) {

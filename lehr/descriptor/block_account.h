@@ -20,8 +20,8 @@ struct LatentAttentionForm {
   bool bias = false;  ///< Biases of the projections to latents, and of the output projection.
 };
 
-/// Heads of layers without a window, in models where they differ.
-struct FullAttentionForm {
+/// Heads of attention, which may be others in layers without a window.
+struct AttentionHeadsForm {
   int64_t head_dim = 0;
   bool keys_as_values = false;  ///< No projection of values.
 };
@@ -75,7 +75,7 @@ struct DecoderForm {
                                       ///< hidden_size.
   std::vector<int64_t> windows = {};  ///< Tokens that a token of each layer sees at most by the model's keys, 0 for all
                                       ///< of them; empty: all layers see all.
-  std::optional<FullAttentionForm> full_attention = {};
+  std::optional<AttentionHeadsForm> full_attention = {};     ///< Of layers without a window, if they differ.
   std::optional<LatentAttentionForm> latent_attention = {};  ///< The attention of all layers, if it is this one.
   std::optional<GatedDeltaNetForm> delta_net = {};
   std::optional<Mamba2Form> mamba2 = {};
@@ -84,6 +84,8 @@ struct DecoderForm {
   bool has_states(size_t layer) const;
   /// Returns the window of a layer with this attention: its own, or that of the model's keys; 0: it sees all tokens.
   int64_t window(size_t layer, const AttentionSubblock& attention) const;
+  /// Returns the heads of a layer with this window; 0: none.
+  AttentionHeadsForm heads(int64_t window) const;
 };
 
 /// The use of a model that costs are computed for.

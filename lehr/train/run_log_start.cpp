@@ -33,8 +33,7 @@ std::vector<AttentionShape> attention_of(const descriptor::ModelArgs& args) {
     if (attention == nullptr || form->has_states(layer)) {
       continue;
     }
-    const int64_t size =
-        form->full_attention && form->window(layer, *attention) == 0 ? form->full_attention->head_dim : form->head_dim;
+    const int64_t size = form->heads(form->window(layer, *attention)).head_dim;
     if (std::none_of(shapes.begin(), shapes.end(), [size](const auto& shape) { return shape.head_size == size; })) {
       shapes.push_back(
           {.heads = form->num_attention_heads, .key_heads = attention->num_key_value_heads, .head_size = size});

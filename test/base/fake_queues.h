@@ -229,11 +229,12 @@ class FakeQueues : public DeviceQueues {
   void note_freed() {
     for (auto entry = known_.begin(); entry != known_.end();) {
       Known& known = entry->second;
-      if (!known.freed && known.storage.use_count() <= static_cast<size_t>(waiting_[entry->first])) {
+      const size_t owners = known.storage.use_count();  // once: another thread may free the memory meanwhile
+      if (!known.freed && owners <= static_cast<size_t>(waiting_[entry->first])) {
         known.freed = true;
         order_.free(entry->first, known.pool);
       }
-      if (known.storage.expired()) {
+      if (owners == 0) {
         host_.erase(entry->first);
         waiting_.erase(entry->first);
         entry = known_.erase(entry);
