@@ -203,6 +203,9 @@ TEST(SafetensorsFile, RefusesRangesThatOverlapLeaveGapsOrDoNotMatchTheShape) {
           R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
           2),
       HasSubstr("header: \"a\" occurs twice"));
+  EXPECT_THAT(
+      refusal(R"({"a":{"dtype":"U8","shape":[1],"shape":[2],"data_offsets":[0,2]}})", 2),
+      HasSubstr("header: \"shape\" occurs twice"));
 }
 
 TEST(SafetensorsFile, OpensAFileOfManyTensorsInLinearTime) {
