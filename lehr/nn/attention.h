@@ -86,6 +86,16 @@ struct GroupedQueryAttentionParameters {
   bool keys_as_values = false;            ///< No v_proj: a value is its key before QK-norm and rotation (Gemma 4).
   std::optional<double> v_norm_eps = {};  ///< Epsilon of an RMSNorm of each value head, which has no weight (Gemma 4);
                                           ///< none if unset.
+  /// No k_proj, v_proj and k_norm: the module attends to keys and values of an earlier layer (Gemma 4; Brandon et al.,
+  /// https://arxiv.org/abs/2405.12981).
+  bool reads_keys_and_values = false;
+};
+
+/// The keys and values that a layer attends to, for later layers that read them.
+struct KeysAndValues {
+  at::Tensor keys;     ///< (B, S, Hkv, D), after norm and rotation; with a cache, of all positions that are kept.
+  at::Tensor values;   ///< (B, S, Hkv, D)
+  int64_t behind = 0;  ///< Positions before them that a window has left behind.
 };
 
 /// Causal self-attention with grouped key/value heads and rotary positions. The number of local heads follows from the
@@ -96,12 +106,14 @@ class GroupedQueryAttentionImpl : public Module, public HasAttentionCore {
   explicit GroupedQueryAttentionImpl(const GroupedQueryAttentionParameters& params);
 
   /// Maps (B, T, C) to (B, T, C). With a cache, the T tokens follow those in the cache. The angles have rotary_dim
-  /// elements, and are not read if that is 0.
+  /// elements, and are not read if that is 0. `shared` is set to the keys and values of this module, or with
+  /// reads_keys_and_values, which needs no cache, holds those that it attends to.
   at::Tensor forward(
       const at::Tensor& hidden_states,
       const PositionEmbeddings& position_embeddings,
       const AttentionMask& mask = {},
-      KeyValueCache* cache = nullptr);
+      KeyValueCache* cache = nullptr,
+      KeysAndValues* shared = nullptr);
 
   /// Number of heads of the whole module, even if its projections hold only some of them.
   int64_t num_attention_heads() const { return num_attention_heads_; }
@@ -109,7 +121,7 @@ class GroupedQueryAttentionImpl : public Module, public HasAttentionCore {
   QKNormWidth qk_norm_width() const { return qk_norm_width_; }
 
   Linear q_proj{nullptr};
-  Linear k_proj{nullptr};
+  Linear k_proj{nullptr};  // empty with reads_keys_and_values, like v_proj and k_norm
   Linear v_proj{nullptr};  // empty with keys_as_values
   Linear o_proj{nullptr};
   RMSNorm q_norm{nullptr};  // empty without QK-norm
@@ -117,7 +129,13 @@ class GroupedQueryAttentionImpl : public Module, public HasAttentionCore {
   at::Tensor sinks;  // (Hq), undefined without sinks
 
  private:
-  // Applies QK-norm over heads, if there is one, and the rotation to queries and keys.
+  // Projects hidden states to keys and values, and appends them to the cache, if there is one. Applies QK-norm over
+  // heads, if there is one, and the rotation to keys and to `query`.
+  KeysAndValues keys_and_values(
+      const at::Tensor& hidden_states,
+      const PositionEmbeddings& position_embeddings,
+      KeyValueCache* cache,
+      at::Tensor& query);
   std::tuple<at::Tensor, at::Tensor> with_positions(
       const at::Tensor& query, const at::Tensor& key, const PositionEmbeddings& position_embeddings);
 
