@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "lehr/mesh/distributed_context.h"
+#include "lehr/model/across_layers.h"
 #include "lehr/model/layer_pattern.h"
 #include "lehr/nn/attention.h"
 #include "lehr/nn/gelu.h"
@@ -22,6 +23,10 @@ struct Gemma4LayerParameters {
   double initializer_range = 0.02;
   FullAttentionHeads full_attention = {};     ///< The heads of the other layers; num_key_value_heads is set.
   std::optional<nn::MoEParameters> moe = {};  ///< The experts of each layer, if there are any.
+  int64_t hidden_size_per_layer_input = 0;    ///< Width of the input of each layer (PerLayerInputs); 0: there is none.
+  int64_t num_hidden_layers = 0;              ///< Of the model,
+  int64_t num_kv_shared_layers = 0;           ///< of which the last ones read keys and values of earlier ones.
+  bool use_double_wide_mlp = false;           ///< Their GeGLU has twice the intermediate_size.
   // Passed to the attention of a layer by attention_parameters.
   bool qkv_bias = false;
   bool output_bias = false;
@@ -37,12 +42,17 @@ class Gemma4LayerImpl : public nn::Module {
  public:
   explicit Gemma4LayerImpl(const Gemma4LayerParameters& params, int64_t layer_index = 0);
 
-  /// Maps hidden states (B, T, H) to hidden states (B, T, H).
+  /// Maps hidden states (B, T, H) and the layer's own input (B, T, P), if it has one, to hidden states (B, T, H).
+  /// `shared` is as in nn::GroupedQueryAttention.
   at::Tensor forward(
       const at::Tensor& hidden_states,
       const nn::PositionEmbeddings& position_embeddings,
       const nn::AttentionMask& attention_mask = {},
-      nn::KeyValueCache* cache = nullptr);
+      nn::KeyValueCache* cache = nullptr,
+      const at::Tensor& input = {},
+      nn::KeysAndValues* shared = nullptr);
+
+  KeyValueRole key_value_role() const { return key_value_role_; }
 
   nn::GroupedQueryAttention self_attn{nullptr};
   nn::GeGLU mlp{nullptr};
@@ -56,6 +66,13 @@ class Gemma4LayerImpl : public nn::Module {
   nn::RMSNorm pre_feedforward_layernorm_2{nullptr};   // of the experts' input
   nn::RMSNorm post_feedforward_layernorm_2{nullptr};  // of the experts' output
   at::Tensor layer_scalar;                            // (1) float32 state
+  // Empty without inputs of layers.
+  nn::Linear per_layer_input_gate{nullptr};        // (P, H)
+  nn::Linear per_layer_projection{nullptr};        // (H, P)
+  nn::RMSNorm post_per_layer_input_norm{nullptr};  // of the projection's output
+
+ private:
+  KeyValueRole key_value_role_;
 };
 LEHR_MODULE(Gemma4Layer);
 
