@@ -11,7 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "lehr/model/across_layers.h"
 #include "lehr/model/layer_pattern.h"
+#include "lehr/model/per_layer_inputs.h"
 #include "lehr/nn/activation_checkpoint.h"
 #include "lehr/nn/embedding.h"
 #include "lehr/nn/model.h"
@@ -122,6 +124,12 @@ int64_t rotary_dim_of(const LayerParameters& params, bool slides) {
   }
 }
 
+/// True for families whose layers may read more than hidden states (AcrossLayers).
+template <class LayerParameters>
+inline constexpr bool kReadsAcrossLayers = requires(LayerParameters p) {
+  p.hidden_size_per_layer_input;
+};
+
 /// A decoder backbone for one stage. `Layer` is a module holder with the constructor `Layer(LayerParameters)`, or
 /// `Layer(LayerParameters, index)` if layers differ by index, and `forward(hidden_states, position_embeddings,
 /// attention_mask, cache)`. Its norms, their order and the names of its members are its own.
@@ -174,10 +182,13 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
   TensorDict infer_stage_outputs_from_pipeline_inputs(const TensorDict& inputs, int64_t n_microbatches) const override;
 
   nn::SplitTokenEmbeddings embed_tokens{nullptr};  // first stage only
+  PerLayerInputs per_layer{nullptr};               // of families whose layers have inputs of their own
   std::shared_ptr<nn::LayerMapImpl<Layer>> layers;
   nn::RMSNorm norm{nullptr};  // last stage only
 
  private:
+  // Runs a layer of a family that reads across layers.
+  void add_per_layer_inputs(const Parameters& params);
   DecoderStageShape shape() const;
   at::Tensor position_ids_of(const nn::ModelInputs& inputs, const at::Tensor& hidden_states) const;
 

@@ -32,6 +32,9 @@ DecoderImpl<Layer, LayerParameters>::DecoderImpl(
   if (stage.is_current_stage_first()) {
     embed_tokens = register_module("embed_tokens", nn::SplitTokenEmbeddings(params.vocabulary(), hidden_size_, init));
   }
+  if constexpr (kReadsAcrossLayers<LayerParameters>) {
+    add_per_layer_inputs(params);
+  }
   require(
       params.layers.empty() || static_cast<int64_t>(params.layers.size()) == params.num_hidden_layers,
       "layers: expected parameters for each of the {} layers, found {}",
@@ -61,6 +64,29 @@ DecoderImpl<Layer, LayerParameters>::DecoderImpl(
 }
 
 template <class Layer, class LayerParameters>
+void DecoderImpl<Layer, LayerParameters>::add_per_layer_inputs(const Parameters& params) {
+  const LayerParameters& layer = params.layer;
+  if constexpr (kReadsAcrossLayers<LayerParameters>) {
+    require(
+        stage_.num_stages == 1 || (layer.hidden_size_per_layer_input == 0 && layer.num_kv_shared_layers == 0),
+        "pipeline: expected one stage, found {}, since layers of this model read what others compute besides hidden "
+        "states (hidden_size_per_layer_input, num_kv_shared_layers); set parallelism.pipeline_parallel_degree = 1",
+        stage_.num_stages);
+    if (layer.hidden_size_per_layer_input > 0) {
+      per_layer = register_module(
+          "per_layer",
+          PerLayerInputs(PerLayerInputsParameters{
+              .vocabulary = params.vocabulary(),
+              .hidden_size = hidden_size_,
+              .num_hidden_layers = params.num_hidden_layers,
+              .hidden_size_per_layer_input = layer.hidden_size_per_layer_input,
+              .rms_norm_eps = layer.rms_norm_eps,
+              .init = nn::Init::normal(layer.initializer_range)}));
+    }
+  }
+}
+
+template <class Layer, class LayerParameters>
 nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInputs& inputs) {
   Snapshots snapshots(hidden_states_snapshot_mode_, inputs, sequence_parts_);
 
@@ -85,6 +111,8 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
 
   const nn::AttentionMask attention_mask = nn::with_cumulative_lengths(inputs.attention_mask, hidden_states.size(0));
 
+  AcrossLayers<Layer> across(
+      per_layer ? per_layer(inputs.input_ids, hidden_states) : at::Tensor(), pattern_);  // of families that use it
   nn::LayerDistances distances(inputs.distillation.get());
   size_t local = 0;
   for (auto& [index, layer] : *layers) {
@@ -93,12 +121,17 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
       inputs.layer_inputs->push_back(hidden_states);
     }
     const nn::PositionEmbeddings& position_embeddings = pattern_.slides(index) ? of_sliding : of_full;
-    // Captured by value: with activation checkpointing, backward calls this after the frame has ended.
-    auto block = [current = layer, position_embeddings, mask = attention_mask, cache](const at::Tensor& x) mutable {
-      return current(x, position_embeddings, mask, cache);
-    };
-    hidden_states =
-        cache == nullptr ? nn::run_layer(checkpointing_, index, block, hidden_states) : block(hidden_states);
+    if constexpr (kReadsAcrossLayers<LayerParameters>) {
+      hidden_states =
+          across.run(checkpointing_, index, layer, hidden_states, position_embeddings, attention_mask, cache);
+    } else {
+      // Captured by value: with activation checkpointing, backward calls this after the frame has ended.
+      auto block = [current = layer, position_embeddings, mask = attention_mask, cache](const at::Tensor& x) mutable {
+        return current(x, position_embeddings, mask, cache);
+      };
+      hidden_states =
+          cache == nullptr ? nn::run_layer(checkpointing_, index, block, hidden_states) : block(hidden_states);
+    }
     if (inputs.layer_outputs != nullptr) {
       inputs.layer_outputs->push_back(hidden_states);
     }

@@ -291,7 +291,9 @@ void tensor_parallel(nn::GroupedQueryAttentionImpl& attention, DistributedContex
     norm_over_ranks(*attention.k_norm, attention.num_key_value_heads(), context);
   } else if (attention.q_norm) {
     on_parts(*attention.q_norm, context);
-    on_parts(*attention.k_norm, context);
+    if (attention.k_norm) {
+      on_parts(*attention.k_norm, context);
+    }
   }
   if (attention.sinks.defined() && !is_one(context)) {
     lay_out(*attention.own_parameter("sinks"), Placement::shard(0), context);

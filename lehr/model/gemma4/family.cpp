@@ -28,14 +28,6 @@ Rope full_rope() {
 
 void refuse_unsupported(const Node& config) {
   require_supported(config, "hidden_activation", kActivation);
-  require_supported(config, "num_kv_shared_layers", int64_t{0});
-  const int64_t per_layer = int_or(config, "hidden_size_per_layer_input", 256);
-  require(
-      per_layer == 0,
-      "{}: hidden_size_per_layer_input: expected 0, found {}{}; embeddings per layer are not supported",
-      config.origin(),
-      per_layer,
-      config.find("hidden_size_per_layer_input") == nullptr ? ", which is the value without the key" : "");
   const Node* bidirectional = config.find("use_bidirectional_attention");
   const std::string of = bidirectional == nullptr || bidirectional->is_null() ? "null" : bidirectional->as_string();
   require(
@@ -91,6 +83,10 @@ struct Family {
         .head_dim = config.head_dim,
         .initializer_range = config.initializer_range,
         .full_attention = value_of(config.full_attention, "full attention"),
+        .hidden_size_per_layer_input = config.hidden_size_per_layer_input,
+        .num_hidden_layers = config.num_hidden_layers,
+        .num_kv_shared_layers = config.num_kv_shared_layers,
+        .use_double_wide_mlp = config.use_double_wide_mlp,
         .qkv_bias = config.qkv_bias,
         .output_bias = config.output_bias,
         .pattern = config.pattern};
@@ -126,6 +122,15 @@ struct Family {
     adjust(shape);
     read_layer_ropes(config, full_rope(), {}, nullptr, shape, /*proportional=*/true);
     shape.full_attention = read_full_attention_heads(config, shape);
+    shape.hidden_size_per_layer_input = int_or(config, "hidden_size_per_layer_input", 256);
+    shape.num_kv_shared_layers = int_or(config, "num_kv_shared_layers", 0);
+    shape.use_double_wide_mlp = bool_or(config, "use_double_wide_mlp", false);
+    require(
+        shape.hidden_size_per_layer_input == 0 ||
+            int_or(config, "vocab_size_per_layer_input", 262144) == shape.vocab_size,
+        "{}: vocab_size_per_layer_input: expected vocab_size ({}), found another one; this is not supported",
+        config.origin(),
+        shape.vocab_size);
     shape.final_logit_softcapping = optional_double(config, "final_logit_softcapping");
     shape.tie_word_embeddings = bool_or(config, "tie_word_embeddings", true);
     if (bool_or(config, "enable_moe_block", false)) {
@@ -151,8 +156,10 @@ struct Family {
     }
     node.set("hidden_activation", Node(kActivation));
     node.set("final_logit_softcapping", shape.final_logit_softcapping ? Node(*shape.final_logit_softcapping) : Node());
-    node.set("hidden_size_per_layer_input", Node(int64_t{0}));
-    node.set("num_kv_shared_layers", Node(int64_t{0}));
+    node.set("hidden_size_per_layer_input", Node(shape.hidden_size_per_layer_input));
+    node.set("vocab_size_per_layer_input", Node(shape.vocab_size));
+    node.set("num_kv_shared_layers", Node(shape.num_kv_shared_layers));
+    node.set("use_double_wide_mlp", Node(shape.use_double_wide_mlp));
     node.set("enable_moe_block", Node(shape.moe.has_value()));
     if (shape.moe) {
       node.set("top_k_experts", Node(shape.moe->num_experts_per_tok));
@@ -172,6 +179,7 @@ class Gemma4Args : public DecoderArgs<Family> {
     return with_stored_names(DecoderArgs<Family>::state_map(descriptor::ExpertLayout::fused), [](std::string name) {
       replace_in_name(name, ".moe.", ".");
       replace_in_name(name, ".router.gate.", ".router.proj.");
+      replace_in_name(name, ".per_layer.", ".");
       return name;
     });
   }
