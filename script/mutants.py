@@ -409,6 +409,8 @@ def main():
     parser.add_argument("--share", type=share_of, default=(1, 1), metavar="K/N",
                         help="run every N-th mutant from the K-th on, so that N runs cover all")
     parser.add_argument("--only", type=re.compile, metavar="REGEX", help="run mutants whose name, file or test matches")
+    parser.add_argument("--skip", type=int, default=0, metavar="N",
+                        help="leave out the first N of those that are selected, to go on after a run that was stopped")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="number of mutants to run in parallel")
     options = parser.parse_args()
 
@@ -417,6 +419,7 @@ def main():
     mutants = mutants[first - 1::step]
     if options.only:
         mutants = [m for m in mutants if any(map(options.only.search, (m.name, m.file, m.test)))]
+    mutants = mutants[max(options.skip, 0):]
     if problems := check_all(mutants):
         print("\n".join(problems))
         return 1
@@ -427,7 +430,7 @@ def main():
         print(f"{len(mutants)} mutants")
         return 0
     if not mutants:
-        print("mutants: --share and --only select none")
+        print("mutants: --share, --only and --skip select none")
         return 1
     if not (BUILD / "compile_commands.json").is_file():
         sys.exit("mutants: there is no build; run `make test` first")

@@ -154,8 +154,9 @@ TEST(Solver, EqualsBruteForceUnderUpToFourBudgets) {
   std::mt19937 random(1);
   int64_t infeasible = 0;
   const std::set<int64_t> lost_by_preprocessing{1086, 1436, 1887};  // CBC's, which solve() turns off
-  const int64_t draws = test::all_meshes() ? 2000 : 1000;
-  for (int64_t draw = 0; draw < 2000; ++draw) {
+  constexpr int64_t kMostDraws = 2000;
+  const int64_t draws = test::all_meshes() ? kMostDraws : 1000;
+  for (int64_t draw = 0; draw < kMostDraws; ++draw) {
     const auto problem =
         random_problem(random, 2 + draw % 4, 2 + draw % 3, 1 + draw % 4, 0.1 + 0.05 * static_cast<double>(draw % 10));
     if (draw >= draws && !lost_by_preprocessing.contains(draw)) {
