@@ -19,6 +19,13 @@ enum class KeyValueRole {
   reads,   ///< They are those that an earlier layer left.
 };
 
+/// Returns the role of a layer if the last `shared` of `layers` read keys and values. The last layer with a window
+/// before them leaves its own to those with a window, and the last one without to the others.
+KeyValueRole key_value_role_of(const LayerPattern& pattern, int64_t layer, int64_t layers, int64_t shared);
+
+/// Returns the number of layers that may read keys and values: those after the first layer of each kind.
+int64_t most_shared_layers(const LayerPattern& pattern, int64_t layers);
+
 /// Runs the layers of one forward. `Layer` is a module holder with key_value_role() and `forward(hidden_states,
 /// position_embeddings, attention_mask, cache, input, keys_and_values)`.
 template <class Layer>

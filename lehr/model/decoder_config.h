@@ -88,6 +88,12 @@ struct DecoderConfig {
   int64_t value_width(int64_t layer) const {
     return latent_attention ? latent_attention->v_head_dim : query_width(layer);
   }
+  /// True for a layer that attends to keys and values of an earlier one.
+  bool reads_keys_and_values(int64_t layer) const { return layer >= num_hidden_layers - num_kv_shared_layers; }
+  /// Inner width of the feed-forward block of a layer without experts, unless a block config has another.
+  int64_t ffn_width(int64_t layer) const {
+    return use_double_wide_mlp && reads_keys_and_values(layer) ? 2 * intermediate_size : intermediate_size;
+  }
   /// Key and value heads of a layer with grouped-query attention, unless a block config has others.
   int64_t key_value_heads(int64_t layer) const {
     const bool own = full_attention && full_attention->num_key_value_heads > 0 && !pattern.slides(layer);

@@ -1,5 +1,6 @@
 #include "lehr/model/gemma4/family.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -90,6 +91,12 @@ struct Family {
         .qkv_bias = config.qkv_bias,
         .output_bias = config.output_bias,
         .pattern = config.pattern};
+    const int64_t most = most_shared_layers(config.pattern, config.num_hidden_layers);
+    require(
+        config.num_kv_shared_layers >= 0 && config.num_kv_shared_layers <= most,
+        "num_kv_shared_layers: expected a number from 0 to {}, so that layers of each type come before, found {}",
+        most,
+        config.num_kv_shared_layers);
     if (params.full_attention.num_key_value_heads == 0) {
       params.full_attention.num_key_value_heads = config.num_key_value_heads;
     }
@@ -101,17 +108,22 @@ struct Family {
     return params;
   }
 
-  // The last layer has full attention, as in transformers' class.
+  // The last layer has full attention, as in transformers' class. Fewer layers than before share keys and values as far
+  // as layers of each type come before.
   static void adjust(DecoderConfig& shape) {
     const int64_t last = shape.num_hidden_layers - 1;
-    if (last < 0 || last >= kMostLayers || !shape.pattern.slides(last)) {
+    if (last < 0 || last >= kMostLayers) {
       return;
     }
-    std::vector<bool> sliding;
-    for (int64_t layer = 0; layer <= last; ++layer) {
-      sliding.push_back(layer < last && shape.pattern.slides(layer));
+    if (shape.pattern.slides(last)) {
+      std::vector<bool> sliding;
+      for (int64_t layer = 0; layer <= last; ++layer) {
+        sliding.push_back(layer < last && shape.pattern.slides(layer));
+      }
+      shape.pattern.sliding = std::move(sliding);
     }
-    shape.pattern.sliding = std::move(sliding);
+    shape.num_kv_shared_layers =
+        std::min(shape.num_kv_shared_layers, most_shared_layers(shape.pattern, shape.num_hidden_layers));
   }
 
   static void read(const Node& config, DecoderConfig& shape) {
@@ -125,12 +137,13 @@ struct Family {
     shape.hidden_size_per_layer_input = int_or(config, "hidden_size_per_layer_input", 256);
     shape.num_kv_shared_layers = int_or(config, "num_kv_shared_layers", 0);
     shape.use_double_wide_mlp = bool_or(config, "use_double_wide_mlp", false);
+    const int64_t rows = int_or(config, "vocab_size_per_layer_input", 262144);
     require(
-        shape.hidden_size_per_layer_input == 0 ||
-            int_or(config, "vocab_size_per_layer_input", 262144) == shape.vocab_size,
-        "{}: vocab_size_per_layer_input: expected vocab_size ({}), found another one; this is not supported",
+        shape.hidden_size_per_layer_input == 0 || rows == shape.vocab_size,
+        "{}: vocab_size_per_layer_input: expected vocab_size ({}), found {}; this is not supported",
         config.origin(),
-        shape.vocab_size);
+        shape.vocab_size,
+        rows);
     shape.final_logit_softcapping = optional_double(config, "final_logit_softcapping");
     shape.tie_word_embeddings = bool_or(config, "tie_word_embeddings", true);
     if (bool_or(config, "enable_moe_block", false)) {
@@ -190,6 +203,12 @@ struct Size {
   std::optional<MoEConfig> moe = {};
 };
 
+// Models whose full layers have as many KV heads as the others, and which share keys and values.
+struct SmallSize {
+  int64_t hidden_size, layers, key_value_heads, intermediate_size, shared_layers, full_every;
+  bool double_wide;
+};
+
 DecoderConfig published(const Size& size) {
   return {
       .vocab_size = 262144,
@@ -213,8 +232,18 @@ DecoderConfig published(const Size& size) {
       .final_logit_softcapping = 30};
 }
 
-DecoderConfig debug_model(std::optional<MoEConfig> moe) {
-  DecoderConfig config = published({256, 8, 16, 8, 4, 768, std::move(moe)});
+DecoderConfig published_small(const SmallSize& size) {
+  DecoderConfig config = published({size.hidden_size, size.layers, 8, size.key_value_heads, 0, size.intermediate_size});
+  config.max_position_embeddings = 131072;
+  config.pattern = {.sliding_window = 512, .sliding = all_but_every(size.full_every)};
+  config.full_attention = FullAttentionHeads{.head_dim = 512};
+  config.hidden_size_per_layer_input = 256;
+  config.num_kv_shared_layers = size.shared_layers;
+  config.use_double_wide_mlp = size.double_wide;
+  return config;
+}
+
+DecoderConfig debug_model(DecoderConfig config) {
   set_debug_vocabulary(config);
   config.head_dim = 16;
   config.max_position_embeddings = 4096;
@@ -222,13 +251,22 @@ DecoderConfig debug_model(std::optional<MoEConfig> moe) {
   value_of(config.full_attention, "full attention").head_dim = 32;
   return config;
 }
+
+DecoderConfig debug_model_small() {
+  DecoderConfig config = debug_model(published_small({256, 8, 4, 512, 4, 2, true}));
+  config.hidden_size_per_layer_input = 32;
+  return config;
+}
 }  // namespace
 
 descriptor::ModelFamily gemma4_family() {
   return make_decoder_family<Family, Gemma4Args>(
       "gemma4",
-      {{"debugmodel", debug_model({})},
-       {"debugmodel_moe", debug_model(experts(32, 4, 128))},
+      {{"debugmodel", debug_model(published({256, 8, 16, 8, 4, 768}))},
+       {"debugmodel_moe", debug_model(published({256, 8, 16, 8, 4, 768, experts(32, 4, 128)}))},
+       {"debugmodel_small", debug_model_small()},
+       {"E2B", published_small({1536, 35, 1, 6144, 20, 5, true})},
+       {"E4B", published_small({2560, 42, 2, 10240, 18, 6, false})},
        {"31B", published({5376, 60, 32, 16, 4, 21504})},
        {"26B-A4B", published({2816, 30, 16, 8, 2, 2112, experts(128, 8, 704)})}});
 }

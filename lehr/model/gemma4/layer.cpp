@@ -6,27 +6,9 @@
 
 namespace lehr::model {
 
-namespace {
-// The last layer of each kind before those that read leaves its keys and values.
-KeyValueRole role_of(const Gemma4LayerParameters& params, int64_t layer) {
-  const int64_t first = params.num_hidden_layers - params.num_kv_shared_layers;
-  if (params.num_kv_shared_layers == 0) {
-    return KeyValueRole::own;
-  }
-  if (layer >= first) {
-    return KeyValueRole::reads;
-  }
-  for (int64_t later = layer + 1; later < first; ++later) {
-    if (params.pattern.slides(later) == params.pattern.slides(layer)) {
-      return KeyValueRole::own;
-    }
-  }
-  return KeyValueRole::leaves;
-}
-}  // namespace
-
 Gemma4LayerImpl::Gemma4LayerImpl(const Gemma4LayerParameters& params, int64_t layer_index)
-    : key_value_role_(role_of(params, layer_index)) {
+    : key_value_role_(
+          key_value_role_of(params.pattern, layer_index, params.num_hidden_layers, params.num_kv_shared_layers)) {
   const auto init = nn::Init::normal(params.initializer_range);
   const auto declare_norm = [&](const char* name, nn::RMSNorm& norm) {
     declare_module(name, norm, nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
