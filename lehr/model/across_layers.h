@@ -3,37 +3,66 @@
 #pragma once
 
 #include <array>
+#include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "lehr/model/layer_pattern.h"
 #include "lehr/nn/activation_checkpoint.h"
 #include "lehr/nn/attention.h"
+#include "lehr/pipeline/stage.h"
 
 namespace lehr::model {
 
 /// Whether a layer's keys and values are its own, or those of an earlier layer.
 enum class KeyValueRole {
   own,     ///< No other layer reads them.
-  leaves,  ///< Later layers with the same window read them.
+  leaves,  ///< Later layers of the same kind read them.
   reads,   ///< They are those that an earlier layer left.
 };
 
-/// Returns the role of a layer if the last `shared` of `layers` read keys and values. The last layer with a window
-/// before them leaves its own to those with a window, and the last one without to the others.
-KeyValueRole key_value_role_of(const LayerPattern& pattern, int64_t layer, int64_t layers, int64_t shared);
+/// The sizes of what a model's layers read besides the hidden states. Layers are of two kinds, with a window and
+/// without.
+struct AcrossLayersShape {
+  struct Heads {
+    int64_t num_key_value_heads = 1;
+    int64_t head_dim = 0;
+  };
+  LayerPattern pattern = {};
+  int64_t num_hidden_layers = 0;
+  int64_t num_kv_shared_layers = 0;         ///< The last layers, which read keys and values.
+  int64_t hidden_size_per_layer_input = 0;  ///< P, the width of a layer's input; 0: there is none.
+  Heads sliding = {};
+  Heads full = {};
+
+  /// The last layer of each kind before those that read leaves its keys and values to those of its kind.
+  KeyValueRole role(int64_t layer) const;
+  /// Whether keys and values of this kind pass from a layer before `boundary` to one behind it.
+  bool passes(bool slides, int64_t boundary) const;
+  /// What a stage that ends before layer `boundary` sends beside the hidden states, on meta: `batch` sequences of
+  /// `tokens`, of which hidden states are one of `parts`.
+  pipeline::TensorDict sent(int64_t boundary, int64_t batch, int64_t tokens, int64_t parts, at::ScalarType dtype) const;
+};
 
 /// Returns the number of layers that may read keys and values: those after the first layer of each kind.
 int64_t most_shared_layers(const LayerPattern& pattern, int64_t layers);
 
-/// Runs the layers of one forward. `Layer` is a module holder with key_value_role() and `forward(hidden_states,
-/// position_embeddings, attention_mask, cache, input, keys_and_values)`.
-template <class Layer>
+/// What the layers of one forward of a stage read, besides the hidden states.
 class AcrossLayers {
  public:
-  /// `inputs` (B, T, L, P) are those of the layers; undefined if there are none.
-  AcrossLayers(at::Tensor inputs, const LayerPattern& pattern) : inputs_(std::move(inputs)), pattern_(pattern) {}
+  /// `inputs` (B, T, L, P) are those of the layers from `first_layer` on, undefined if another stage computed them or
+  /// there are none; `received` is what the stage before has sent. `tokens` are the positions of a sequence.
+  AcrossLayers(
+      const AcrossLayersShape& shape,
+      int64_t first_layer,
+      int64_t tokens,
+      const at::Tensor& inputs,
+      const pipeline::TensorDict& received);
 
+  /// Runs a layer, a module holder with `forward(hidden_states, position_embeddings, attention_mask, cache, input,
+  /// keys_and_values)`.
+  template <class Layer>
   at::Tensor run(
       nn::ActivationCheckpointing policy,
       int64_t index,
@@ -41,51 +70,72 @@ class AcrossLayers {
       const at::Tensor& hidden_states,
       const nn::PositionEmbeddings& position_embeddings,
       const nn::AttentionMask& mask,
-      nn::KeyValueCache* cache) {
-    nn::KeysAndValues& shared = shared_[pattern_.slides(index) ? 1 : 0];
-    const KeyValueRole role = layer->key_value_role();
-    std::vector<at::Tensor> read{hidden_states};
-    if (inputs_.defined()) {
-      read.push_back(inputs_.select(2, index));
-    }
-    if (role == KeyValueRole::reads) {
-      read.insert(read.end(), {shared.keys, shared.values});
-    }
-    int64_t behind = shared.behind;
-    // Captured by value: with activation checkpointing, backward calls this after the frame has ended.
-    auto block =
-        [layer, position_embeddings, mask, cache, role, has_input = inputs_.defined(), &behind, known = behind](
-            const std::vector<at::Tensor>& x) mutable {
-          nn::KeysAndValues own;
-          if (role == KeyValueRole::reads) {
-            own = {.keys = x.end()[-2], .values = x.end()[-1], .behind = known};
-          }
-          const at::Tensor output = layer(
-              x[0],
-              position_embeddings,
-              mask,
-              cache,
-              has_input ? x[1] : at::Tensor(),
-              role == KeyValueRole::own ? nullptr : &own);
-          if (role != KeyValueRole::leaves) {
-            return std::vector<at::Tensor>{output};
-          }
-          if (cache != nullptr) {
-            behind = own.behind;  // caches are not used in training, where the frame may have ended
-          }
-          return std::vector<at::Tensor>{output, own.keys, own.values};
-        };
-    const auto made = cache == nullptr ? nn::run_layer(policy, index, block, read) : block(read);
-    if (role == KeyValueRole::leaves) {
-      shared = {.keys = made[1], .values = made[2], .behind = behind};
-    }
-    return made[0];
-  }
+      nn::KeyValueCache* cache);
+
+  /// What the stage sends to the next one, whose first layer is `boundary`.
+  pipeline::TensorDict sent(int64_t boundary) const;
 
  private:
+  // The keys and values of a layer that reads. With a cache, a layer of another stage has left those of the new tokens
+  // only, and the first layer that reads them keeps the others.
+  const nn::KeysAndValues& read(int64_t index, nn::KeyValueCache* cache);
+
+  const AcrossLayersShape& shape_;
+  int64_t first_layer_;
+  int64_t tokens_;
   at::Tensor inputs_;
-  const LayerPattern& pattern_;
-  std::array<nn::KeysAndValues, 2> shared_;  // of layers without a window, and with one
+  std::array<nn::KeysAndValues, 2> shared_;        // of layers without a window, and with one
+  std::array<bool, 2> new_only_ = {false, false};  // whether they are those of new tokens
 };
+
+template <class Layer>
+at::Tensor AcrossLayers::run(
+    nn::ActivationCheckpointing policy,
+    int64_t index,
+    const Layer& layer,
+    const at::Tensor& hidden_states,
+    const nn::PositionEmbeddings& position_embeddings,
+    const nn::AttentionMask& mask,
+    nn::KeyValueCache* cache) {
+  const KeyValueRole role = shape_.role(index);
+  const at::Tensor input = inputs_.defined() ? inputs_.select(2, index - first_layer_) : at::Tensor();
+  if (cache != nullptr) {  // in generation, without gradients
+    nn::KeysAndValues own = role == KeyValueRole::reads ? read(index, cache) : nn::KeysAndValues();
+    Layer current = layer;
+    const at::Tensor output = current(hidden_states, position_embeddings, mask, cache, input, &own);
+    if (role == KeyValueRole::leaves) {
+      shared_[shape_.pattern.slides(index) ? 1 : 0] = own;
+    }
+    return output;
+  }
+  // Checkpoints save what a layer reads, and differentiate it.
+  std::vector<at::Tensor> read_by_layer{hidden_states};
+  if (input.defined()) {
+    read_by_layer.push_back(input);
+  }
+  if (role == KeyValueRole::reads) {
+    const nn::KeysAndValues& shared = read(index, nullptr);
+    read_by_layer.insert(read_by_layer.end(), {shared.keys, shared.values});
+  }
+  // Captured by value: with activation checkpointing, backward calls this after the frame has ended.
+  auto block = [current = layer, position_embeddings, mask, role, has_input = input.defined()](
+                   const std::vector<at::Tensor>& x) mutable {
+    nn::KeysAndValues own;
+    if (role == KeyValueRole::reads) {
+      own = {.keys = x.end()[-2], .values = x.end()[-1]};
+    }
+    std::vector<at::Tensor> made{
+        current(x[0], position_embeddings, mask, nullptr, has_input ? x[1] : at::Tensor(), &own)};
+    if (role == KeyValueRole::leaves) {
+      made.insert(made.end(), {own.keys, own.values});
+    }
+    return made;
+  };
+  const std::vector<at::Tensor> made = nn::run_layer(policy, index, block, read_by_layer);
+  if (role == KeyValueRole::leaves) {
+    shared_[shape_.pattern.slides(index) ? 1 : 0] = {.keys = made[1], .values = made[2]};
+  }
+  return made[0];
+}
 
 }  // namespace lehr::model

@@ -32,7 +32,11 @@ TensorDict hidden(const DecoderStageShape& shape, int64_t batch, int64_t tokens,
       "training.seq_len: {} tokens cannot be split evenly over parallelism.tensor_parallel_degree = {}",
       tokens,
       parts);
-  TensorDict result{{"hidden_states", on_meta({batch, tokens / parts, shape.hidden_size}, shape.dtype)}};
+  TensorDict result;
+  if (shape.across_layers != nullptr) {
+    result = shape.across_layers->sent(layers_done, batch, tokens, parts, shape.dtype);
+  }
+  result["hidden_states"] = on_meta({batch, tokens / parts, shape.hidden_size}, shape.dtype);
   if (shape.snapshot_mode != HiddenStatesAggregationMode::no) {
     // One more entry for the embeddings.
     result["hidden_states_snapshot"] = on_meta({layers_done + 1, batch, shape.hidden_size}, shape.dtype);

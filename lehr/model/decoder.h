@@ -62,6 +62,7 @@ struct DecoderStageShape {
   int64_t layers_before, local_layers, hidden_size;
   int64_t sequence_parts;  // number of parts of a sequence, of which hidden states are one
   at::ScalarType dtype;
+  const AcrossLayersShape* across_layers = nullptr;  // null: layers read nothing else
 };
 /// Implement pipeline::ModuleSupportsPipelining for a stage of this shape.
 TensorDict infer_decoder_inputs(const DecoderStageShape& shape, const TensorDict& inputs, int64_t n_microbatches);
@@ -124,10 +125,10 @@ int64_t rotary_dim_of(const LayerParameters& params, bool slides) {
   }
 }
 
-/// True for families whose layers may read more than hidden states (AcrossLayers).
+/// True for families whose layers may read more than hidden states, which across_layers() of their parameters tells.
 template <class LayerParameters>
 inline constexpr bool kReadsAcrossLayers = requires(LayerParameters p) {
-  p.hidden_size_per_layer_input;
+  p.across_layers();
 };
 
 /// A decoder backbone for one stage. `Layer` is a module holder with the constructor `Layer(LayerParameters)`, or
@@ -147,7 +148,7 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
       HiddenStatesAggregationMode hidden_states_snapshot_mode,
       ActivationCheckpointing enable_checkpointing);
 
-  /// Returns 'hidden_states' and, if collected, 'hidden_states_snapshot'.
+  /// Returns 'hidden_states' and, if collected, 'hidden_states_snapshot'; for the next stage, what its layers read.
   nn::ModelOutputs forward(const nn::ModelInputs& inputs);
 
   /// Rotary positions of layers with full attention, for these inputs and the stage's hidden states.
@@ -182,12 +183,11 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
   TensorDict infer_stage_outputs_from_pipeline_inputs(const TensorDict& inputs, int64_t n_microbatches) const override;
 
   nn::SplitTokenEmbeddings embed_tokens{nullptr};  // first stage only
-  PerLayerInputs per_layer{nullptr};               // of families whose layers have inputs of their own
+  PerLayerInputs per_layer{nullptr};               // first stage of models whose layers have inputs of their own
   std::shared_ptr<nn::LayerMapImpl<Layer>> layers;
   nn::RMSNorm norm{nullptr};  // last stage only
 
  private:
-  // Runs a layer of a family that reads across layers.
   void add_per_layer_inputs(const Parameters& params);
   DecoderStageShape shape() const;
   at::Tensor position_ids_of(const nn::ModelInputs& inputs, const at::Tensor& hidden_states) const;
@@ -198,6 +198,7 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
   nn::RotaryEmbeddingProvider rope_provider_;
   std::optional<nn::RotaryEmbeddingProvider> sliding_rope_provider_;
   LayerPattern pattern_;
+  std::optional<AcrossLayersShape> across_layers_;  // of families whose layers may read more than hidden states
   double embedding_factor_;
   std::shared_ptr<nn::RouterLosses> router_losses_;  // null without experts
   int64_t first_layer_ = 0;

@@ -65,24 +65,18 @@ DecoderImpl<Layer, LayerParameters>::DecoderImpl(
 
 template <class Layer, class LayerParameters>
 void DecoderImpl<Layer, LayerParameters>::add_per_layer_inputs(const Parameters& params) {
-  const LayerParameters& layer = params.layer;
-  if constexpr (kReadsAcrossLayers<LayerParameters>) {
-    require(
-        stage_.num_stages == 1 || (layer.hidden_size_per_layer_input == 0 && layer.num_kv_shared_layers == 0),
-        "pipeline: expected one stage, found {}, since layers of this model read what others compute besides hidden "
-        "states (hidden_size_per_layer_input, num_kv_shared_layers); set parallelism.pipeline_parallel_degree = 1",
-        stage_.num_stages);
-    if (layer.hidden_size_per_layer_input > 0) {
-      per_layer = register_module(
-          "per_layer",
-          PerLayerInputs(PerLayerInputsParameters{
-              .vocabulary = params.vocabulary(),
-              .hidden_size = hidden_size_,
-              .num_hidden_layers = params.num_hidden_layers,
-              .hidden_size_per_layer_input = layer.hidden_size_per_layer_input,
-              .rms_norm_eps = layer.rms_norm_eps,
-              .init = nn::Init::normal(layer.initializer_range)}));
-    }
+  across_layers_ = params.layer.across_layers();
+  const int64_t width = across_layers_->hidden_size_per_layer_input;
+  if (width > 0 && stage_.is_current_stage_first()) {
+    per_layer = register_module(
+        "per_layer",
+        PerLayerInputs(PerLayerInputsParameters{
+            .vocabulary = params.vocabulary(),
+            .hidden_size = hidden_size_,
+            .num_hidden_layers = params.num_hidden_layers,
+            .hidden_size_per_layer_input = width,
+            .rms_norm_eps = params.layer.rms_norm_eps,
+            .init = nn::Init::normal(params.layer.initializer_range)}));
   }
 }
 
@@ -111,8 +105,11 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
 
   const nn::AttentionMask attention_mask = nn::with_cumulative_lengths(inputs.attention_mask, hidden_states.size(0));
 
-  AcrossLayers<Layer> across(
-      per_layer ? per_layer(inputs.input_ids, hidden_states) : at::Tensor(), pattern_);  // of families that use it
+  std::optional<AcrossLayers> across;
+  if (across_layers_) {
+    const at::Tensor own = per_layer ? per_layer(inputs.input_ids, hidden_states) : at::Tensor();
+    across.emplace(*across_layers_, first_layer_, position_ids.size(-1), own, inputs.across_layers);
+  }
   nn::LayerDistances distances(inputs.distillation.get());
   size_t local = 0;
   for (auto& [index, layer] : *layers) {
@@ -123,7 +120,7 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
     const nn::PositionEmbeddings& position_embeddings = pattern_.slides(index) ? of_sliding : of_full;
     if constexpr (kReadsAcrossLayers<LayerParameters>) {
       hidden_states =
-          across.run(checkpointing_, index, layer, hidden_states, position_embeddings, attention_mask, cache);
+          across->run(checkpointing_, index, layer, hidden_states, position_embeddings, attention_mask, cache);
     } else {
       // Captured by value: with activation checkpointing, backward calls this after the frame has ended.
       auto block = [current = layer, position_embeddings, mask = attention_mask, cache](const at::Tensor& x) mutable {
@@ -147,7 +144,8 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
       .logps = {},
       .scores = {},
       .embeddings = {},
-      .distilled = {.cosine_distance = distances.mean()}};
+      .distilled = {.cosine_distance = distances.mean()},
+      .across_layers = across ? across->sent(first_layer_ + num_local_layers()) : TensorDict()};
 }
 
 template <class Layer, class LayerParameters>
@@ -200,7 +198,8 @@ DecoderStageShape DecoderImpl<Layer, LayerParameters>::shape() const {
       .local_layers = num_local_layers(),
       .hidden_size = hidden_size_,
       .sequence_parts = sequence_parts_.count,
-      .dtype = output_dtype()};
+      .dtype = output_dtype(),
+      .across_layers = across_layers_ ? &*across_layers_ : nullptr};
 }
 
 template <class Layer, class LayerParameters>

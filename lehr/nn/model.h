@@ -36,6 +36,8 @@ struct ModelInputs {
       nullptr;  ///< If set, receives the input (B, T, H) of each local layer, in order.
   std::vector<at::Tensor>* layer_outputs = nullptr;              ///< The same for the outputs, before the final norm.
   std::shared_ptr<const DistillationTargets> distillation = {};  ///< For a causal LM, with labels.
+  std::map<std::string, at::Tensor> across_layers = {};  ///< What the previous stage has sent beside the hidden states
+                                                         ///< and snapshots; of few families (model/across_layers.h).
 };
 
 /// Results of a model's forward; those that do not apply are undefined.
@@ -46,8 +48,10 @@ struct ModelOutputs {
   at::Tensor scores;                  ///< (N, num_labels), or (B, T, num_labels) if not pooled; float32 or float64.
   at::Tensor embeddings;              ///< (N, E), or (B, T, E) if not pooled; float32 or float64.
   Distilled distilled = {};           ///< If the inputs have distillation; nll() then has no gradient.
-  at::Tensor future_nll = {};         ///< (B, T); if the inputs have future_ids: the mean over D of the NLL of the
-                                      ///< future labels, 0 where one is ignored. Float32 or float64.
+  std::map<std::string, at::Tensor> across_layers = {};  ///< What the next stage needs beside the hidden states and
+                                                         ///< snapshots; of few families (model/across_layers.h).
+  at::Tensor future_nll = {};  ///< (B, T); if the inputs have future_ids: the mean over D of the NLL of the
+                               ///< future labels, 0 where one is ignored. Float32 or float64.
 
   /// (B, T) negative log-likelihood of the labels per token, float32 or float64; 0 where there is no label.
   const at::Tensor& nll() const { return logps; }
@@ -61,6 +65,7 @@ struct ModelOutputs {
         {"logps", logps},
         {"scores", scores},
         {"embeddings", embeddings}};
+    dict.insert(across_layers.begin(), across_layers.end());
     std::erase_if(dict, [](const auto& entry) { return !entry.second.defined(); });
     return dict;
   }

@@ -6,9 +6,7 @@
 
 namespace lehr::model {
 
-Gemma4LayerImpl::Gemma4LayerImpl(const Gemma4LayerParameters& params, int64_t layer_index)
-    : key_value_role_(
-          key_value_role_of(params.pattern, layer_index, params.num_hidden_layers, params.num_kv_shared_layers)) {
+Gemma4LayerImpl::Gemma4LayerImpl(const Gemma4LayerParameters& params, int64_t layer_index) {
   const auto init = nn::Init::normal(params.initializer_range);
   const auto declare_norm = [&](const char* name, nn::RMSNorm& norm) {
     declare_module(name, norm, nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
@@ -20,7 +18,7 @@ Gemma4LayerImpl::Gemma4LayerImpl(const Gemma4LayerParameters& params, int64_t la
     attention.num_key_value_heads = params.full_attention.num_key_value_heads;
     attention.keys_as_values = params.full_attention.keys_as_values;
   }
-  const bool reads = key_value_role_ == KeyValueRole::reads;
+  const bool reads = params.across_layers().role(layer_index) == KeyValueRole::reads;
   attention.reads_keys_and_values = reads;
   declare_module("self_attn", self_attn, nn::GroupedQueryAttention(attention));
   const int64_t inner_size =

@@ -32,6 +32,17 @@ struct Gemma4LayerParameters {
   bool output_bias = false;
   std::optional<double> attention_scale = 1;
   LayerPattern pattern = {};
+
+  /// What layers read besides the hidden states.
+  AcrossLayersShape across_layers() const {
+    return {
+        .pattern = pattern,
+        .num_hidden_layers = num_hidden_layers,
+        .num_kv_shared_layers = num_kv_shared_layers,
+        .hidden_size_per_layer_input = hidden_size_per_layer_input,
+        .sliding = {.num_key_value_heads = num_key_value_heads, .head_dim = head_dim},
+        .full = {.num_key_value_heads = full_attention.num_key_value_heads, .head_dim = full_attention.head_dim}};
+  }
 };
 
 /// Attention with QK-norm and normed values, then GeGLU, each with a norm before and after it; the result is multiplied
@@ -52,8 +63,6 @@ class Gemma4LayerImpl : public nn::Module {
       const at::Tensor& input = {},
       nn::KeysAndValues* shared = nullptr);
 
-  KeyValueRole key_value_role() const { return key_value_role_; }
-
   nn::GroupedQueryAttention self_attn{nullptr};
   nn::GeGLU mlp{nullptr};
   nn::RMSNorm input_layernorm{nullptr};
@@ -70,9 +79,6 @@ class Gemma4LayerImpl : public nn::Module {
   nn::Linear per_layer_input_gate{nullptr};        // (P, H)
   nn::Linear per_layer_projection{nullptr};        // (H, P)
   nn::RMSNorm post_per_layer_input_norm{nullptr};  // of the projection's output
-
- private:
-  KeyValueRole key_value_role_;
 };
 LEHR_MODULE(Gemma4Layer);
 
