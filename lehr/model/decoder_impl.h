@@ -32,9 +32,7 @@ DecoderImpl<Layer, LayerParameters>::DecoderImpl(
   if (stage.is_current_stage_first()) {
     embed_tokens = register_module("embed_tokens", nn::SplitTokenEmbeddings(params.vocabulary(), hidden_size_, init));
   }
-  if constexpr (kReadsAcrossLayers<LayerParameters>) {
-    add_per_layer_inputs(params);
-  }
+  add_per_layer_inputs(params);
   require(
       params.layers.empty() || static_cast<int64_t>(params.layers.size()) == params.num_hidden_layers,
       "layers: expected parameters for each of the {} layers, found {}",
@@ -65,18 +63,20 @@ DecoderImpl<Layer, LayerParameters>::DecoderImpl(
 
 template <class Layer, class LayerParameters>
 void DecoderImpl<Layer, LayerParameters>::add_per_layer_inputs(const Parameters& params) {
-  across_layers_ = params.layer.across_layers();
-  const int64_t width = across_layers_->hidden_size_per_layer_input;
-  if (width > 0 && stage_.is_current_stage_first()) {
-    per_layer = register_module(
-        "per_layer",
-        PerLayerInputs(PerLayerInputsParameters{
-            .vocabulary = params.vocabulary(),
-            .hidden_size = hidden_size_,
-            .num_hidden_layers = params.num_hidden_layers,
-            .hidden_size_per_layer_input = width,
-            .rms_norm_eps = params.layer.rms_norm_eps,
-            .init = nn::Init::normal(params.layer.initializer_range)}));
+  if constexpr (kReadsAcrossLayers<LayerParameters>) {
+    across_layers_ = params.layer.across_layers();
+    const int64_t width = across_layers_->hidden_size_per_layer_input;
+    if (width > 0 && stage_.is_current_stage_first()) {
+      per_layer = register_module(
+          "per_layer",
+          PerLayerInputs(PerLayerInputsParameters{
+              .vocabulary = params.vocabulary(),
+              .hidden_size = hidden_size_,
+              .num_hidden_layers = params.num_hidden_layers,
+              .hidden_size_per_layer_input = width,
+              .rms_norm_eps = params.layer.rms_norm_eps,
+              .init = nn::Init::normal(params.layer.initializer_range)}));
+    }
   }
 }
 

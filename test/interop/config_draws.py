@@ -192,6 +192,11 @@ def gemma4(rng, c):
     types = layer_types(rng, c)
     types[-1] = FULL
     c["layer_types"] = types
+    if chance(rng, 0.5):
+        c |= {"hidden_size_per_layer_input": rng.randrange(8, 17), "vocab_size_per_layer_input": c["vocab_size"]}
+        # Layers of each kind come before those that share.
+        firsts = [types.index(kind) for kind in set(types)]
+        c["num_kv_shared_layers"] = rng.randrange(len(types) - max(firsts))
     if chance(rng, 0.3):
         heads_of_full = {"head_dim": wide, "num_key_value_heads": rng.choice(divisors)}
         c["per_layer_config"] = {str(i): heads_of_full for i, kind in enumerate(types) if kind == FULL}

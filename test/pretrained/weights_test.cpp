@@ -295,6 +295,7 @@ INSTANTIATE_TEST_SUITE_P(
         "minimax_m2_published",
         "gpt_oss_yarn",
         "gemma4_experts",
+        "gemma4_small",
         "qwen3_next_interval",
         "qwen3_5_types",
         "nemotron_h_experts",
