@@ -305,7 +305,7 @@ ModelAccount account_for(const DecoderForm& form, const std::vector<BlockConfig>
       .head = of_weights(of_head, of_head, rows, work)};
   account.head.prefill_flops = account.head.decode_flops;
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
-    const bool reads = static_cast<int64_t>(layer) >= num_layers - form.num_kv_shared_layers;
+    const bool reads = reads_keys_and_values(static_cast<int64_t>(layer), num_layers, form.num_kv_shared_layers);
     account.layers.push_back(of_layer(form, blocks[layer], layer, reads, work));
   }
   return account;

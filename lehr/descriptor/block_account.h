@@ -91,6 +91,11 @@ struct DecoderForm {
   AttentionHeadsForm heads(int64_t window) const;
 };
 
+/// Whether a layer attends to the keys and values of an earlier one, in a model whose last `num_kv_shared_layers` do.
+constexpr bool reads_keys_and_values(int64_t layer, int64_t num_layers, int64_t num_kv_shared_layers) {
+  return layer >= num_layers - num_kv_shared_layers;
+}
+
 /// The use of a model that costs are computed for.
 struct Workload {
   int64_t num_tokens = 4096;     ///< Length of a sequence, prompt and continuation.

@@ -89,7 +89,9 @@ struct DecoderConfig {
     return latent_attention ? latent_attention->v_head_dim : query_width(layer);
   }
   /// True for a layer that attends to keys and values of an earlier one.
-  bool reads_keys_and_values(int64_t layer) const { return layer >= num_hidden_layers - num_kv_shared_layers; }
+  bool reads_keys_and_values(int64_t layer) const {
+    return descriptor::reads_keys_and_values(layer, num_hidden_layers, num_kv_shared_layers);
+  }
   /// Inner width of the feed-forward block of a layer without experts, unless a block config has another.
   int64_t ffn_width(int64_t layer) const {
     return use_double_wide_mlp && reads_keys_and_values(layer) ? 2 * intermediate_size : intermediate_size;

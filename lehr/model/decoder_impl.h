@@ -63,9 +63,9 @@ DecoderImpl<Layer, LayerParameters>::DecoderImpl(
 
 template <class Layer, class LayerParameters>
 void DecoderImpl<Layer, LayerParameters>::add_per_layer_inputs(const Parameters& params) {
-  if constexpr (kReadsAcrossLayers<LayerParameters>) {
-    across_layers_ = params.layer.across_layers();
-    const int64_t width = across_layers_->hidden_size_per_layer_input;
+  if constexpr (kHasCrossLayerInputs<LayerParameters>) {
+    cross_layer_ = params.layer.cross_layer();
+    const int64_t width = cross_layer_->hidden_size_per_layer_input;
     if (width > 0 && stage_.is_current_stage_first()) {
       per_layer = register_module(
           "per_layer",
@@ -105,10 +105,10 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
 
   const nn::AttentionMask attention_mask = nn::with_cumulative_lengths(inputs.attention_mask, hidden_states.size(0));
 
-  std::optional<AcrossLayers> across;
-  if (across_layers_) {
+  std::optional<CrossLayerInputs> across;
+  if (cross_layer_) {
     const at::Tensor own = per_layer ? per_layer(inputs.input_ids, hidden_states) : at::Tensor();
-    across.emplace(*across_layers_, first_layer_, position_ids.size(-1), own, inputs.across_layers);
+    across.emplace(*cross_layer_, first_layer_, position_ids.size(-1), own, inputs.cross_layer);
   }
   nn::LayerDistances distances(inputs.distillation.get());
   size_t local = 0;
@@ -118,7 +118,7 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
       inputs.layer_inputs->push_back(hidden_states);
     }
     const nn::PositionEmbeddings& position_embeddings = pattern_.slides(index) ? of_sliding : of_full;
-    if constexpr (kReadsAcrossLayers<LayerParameters>) {
+    if constexpr (kHasCrossLayerInputs<LayerParameters>) {
       hidden_states =
           across->run(checkpointing_, index, layer, hidden_states, position_embeddings, attention_mask, cache);
     } else {
@@ -145,7 +145,7 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
       .scores = {},
       .embeddings = {},
       .distilled = {.cosine_distance = distances.mean()},
-      .across_layers = across ? across->sent(first_layer_ + num_local_layers()) : TensorDict()};
+      .cross_layer = across ? across->sent(first_layer_ + num_local_layers()) : TensorDict()};
 }
 
 template <class Layer, class LayerParameters>
@@ -199,7 +199,7 @@ DecoderStageShape DecoderImpl<Layer, LayerParameters>::shape() const {
       .hidden_size = hidden_size_,
       .sequence_parts = sequence_parts_.count,
       .dtype = output_dtype(),
-      .across_layers = across_layers_ ? &*across_layers_ : nullptr};
+      .cross_layer = cross_layer_ ? &*cross_layer_ : nullptr};
 }
 
 template <class Layer, class LayerParameters>

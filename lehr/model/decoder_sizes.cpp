@@ -103,6 +103,12 @@ void check_sizes(const DecoderConfig& shape, const std::string& where) {
       require_size(where, "num_global_key_value_heads", heads);
     }
   }
+  require(
+      shape.num_kv_shared_layers >= 0 && shape.num_kv_shared_layers <= shape.num_hidden_layers,
+      "{}num_kv_shared_layers: expected a number from 0 to num_hidden_layers ({}), found {}",
+      where,
+      shape.num_hidden_layers,
+      shape.num_kv_shared_layers);
   if (shape.hidden_size_per_layer_input != 0) {
     require_size(where, "hidden_size_per_layer_input", shape.hidden_size_per_layer_input);
   }

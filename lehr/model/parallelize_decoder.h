@@ -142,7 +142,8 @@ std::vector<shard::UnitModules> decoder_units(Backbone& model, std::shared_ptr<n
     }
   }
   if (model.per_layer) {
-    // Two units: the table has no gradient to wait for that would also tell that of the projection.
+    // Two units: backward of a unit ends with the gradients of its inputs. The table's ids have none, so a unit of all
+    // three would end with the projection's input, before or after the table's own gradient.
     units.push_back(
         {.name = "per_layer.embed_tokens_per_layer", .modules = {model.per_layer->embed_tokens_per_layer.ptr()}});
     units.push_back(

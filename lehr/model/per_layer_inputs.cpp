@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "lehr/model/decoder.h"
+#include "lehr/model/scaled_embeddings.h"
 
 namespace lehr::model {
 
@@ -20,7 +20,7 @@ at::Tensor PerLayerInputsImpl::forward(const at::Tensor& input_ids, const at::Te
   const at::Tensor own =
       scaled_embeddings(embed_tokens_per_layer(input_ids), std::sqrt(static_cast<double>(width_)));  // (B, T, L P)
   const at::Tensor projected =
-      per_layer_model_projection(embeddings) / std::sqrt(static_cast<double>(hidden_size_));  // (B, T, L P)
+      per_layer_model_projection(embeddings) * std::pow(static_cast<double>(hidden_size_), -0.5);  // (B, T, L P)
   return (per_layer_projection_norm(by_layer(projected)) + by_layer(own)) * std::sqrt(0.5);
 }
 

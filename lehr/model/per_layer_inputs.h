@@ -17,8 +17,8 @@ struct PerLayerInputsParameters {
   nn::Init init = nn::Init::normal(0.02);
 };
 
-/// Computes what each layer reads of a token: the mean of an embedding of its own and a projection of the model's
-/// embedding, times the root of two.
+/// Computes what each layer reads of a token, besides the hidden states: (norm(W e / sqrt(H)) + sqrt(P) E[token]) /
+/// sqrt(2), with the token's embedding e in the model, and a table E and a projection W of the layer.
 class PerLayerInputsImpl : public nn::Module {
  public:
   explicit PerLayerInputsImpl(const PerLayerInputsParameters& params);

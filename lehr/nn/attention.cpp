@@ -104,13 +104,15 @@ at::Tensor GroupedQueryAttentionImpl::forward(
   if (k_proj) {
     seen = keys_and_values(hidden_states, position_embeddings, cache, query);
     if (shared != nullptr) {
+      // Backward of other layers reads them after FSDP has taken this layer's weights away.
+      seen.keys = ops::without_recomputation(seen.keys);
+      seen.values = ops::without_recomputation(seen.values);
       *shared = seen;
     }
   } else {
     require(shared != nullptr && shared->keys.defined(), "attention: expected keys and values of an earlier layer");
     seen = *shared;
-    // Beside no head of keys, which the rotation takes, too.
-    query = std::get<0>(with_positions(query, query.narrow(2, 0, 0), position_embeddings));
+    query = std::get<0>(with_positions(query, /*key=*/{}, position_embeddings));
   }
   ops::AttentionOptions options = options_;
   options.sinks = sinks;
@@ -156,7 +158,7 @@ std::tuple<at::Tensor, at::Tensor> GroupedQueryAttentionImpl::with_positions(
   const auto& [cos, sin] = position_embeddings;
   const bool norm_heads = q_norm && qk_norm_width_ == QKNormWidth::head;
   if (rotary_dim_ == 0) {
-    return norm_heads ? std::tuple{q_norm(query), k_norm ? k_norm(key) : key} : std::tuple{query, key};
+    return norm_heads ? std::tuple{q_norm(query), key.defined() ? k_norm(key) : key} : std::tuple{query, key};
   }
   require(
       cos.defined() && cos.size(-1) == rotary_dim_,
@@ -164,7 +166,7 @@ std::tuple<at::Tensor, at::Tensor> GroupedQueryAttentionImpl::with_positions(
       rotary_dim_,
       cos.defined() ? cos.size(-1) : 0);
   if (norm_heads) {
-    const at::Tensor& of_keys = k_norm ? k_norm->weight : q_norm->weight;
+    const at::Tensor of_keys = k_norm ? k_norm->weight : at::Tensor();
     return ops::qk_norm_rotary(
         query, key, q_norm->weight, of_keys, q_norm->eps(), cos, sin, rotary_style_, q_norm->kind());
   }

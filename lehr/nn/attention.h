@@ -117,6 +117,7 @@ class GroupedQueryAttentionImpl : public Module, public HasAttentionCore {
 
   /// Number of heads of the whole module, even if its projections hold only some of them.
   int64_t num_attention_heads() const { return num_attention_heads_; }
+  int64_t head_dim() const { return head_dim_; }
   int64_t num_key_value_heads() const { return num_key_value_heads_; }
   QKNormWidth qk_norm_width() const { return qk_norm_width_; }
 
@@ -130,7 +131,7 @@ class GroupedQueryAttentionImpl : public Module, public HasAttentionCore {
 
  private:
   // Projects hidden states to keys and values, and appends them to the cache, if there is one. Applies QK-norm over
-  // heads, if there is one, and the rotation to keys and to `query`.
+  // heads, if there is one, and the rotation to keys and to `query`, and below to queries alone if `key` is undefined.
   KeysAndValues keys_and_values(
       const at::Tensor& hidden_states,
       const PositionEmbeddings& position_embeddings,

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lehr/base/error.h"
@@ -36,8 +37,19 @@ struct ModelInputs {
       nullptr;  ///< If set, receives the input (B, T, H) of each local layer, in order.
   std::vector<at::Tensor>* layer_outputs = nullptr;              ///< The same for the outputs, before the final norm.
   std::shared_ptr<const DistillationTargets> distillation = {};  ///< For a causal LM, with labels.
-  std::map<std::string, at::Tensor> across_layers = {};  ///< What the previous stage has sent beside the hidden states
-                                                         ///< and snapshots; of few families (model/across_layers.h).
+  std::map<std::string, at::Tensor> cross_layer = {};  ///< What the previous stage has sent beside the hidden states
+                                                       ///< and snapshots (model/cross_layer_inputs.h).
+
+  /// Sets what a stage receives, which is to_dict() of the outputs of the previous one.
+  void receive(std::map<std::string, at::Tensor> tensors) {
+    const auto take = [&tensors](const char* name) {
+      auto node = tensors.extract(name);
+      return node.empty() ? at::Tensor() : std::move(node.mapped());
+    };
+    hidden_states = take("hidden_states");
+    hidden_states_snapshot = take("hidden_states_snapshot");
+    cross_layer = std::move(tensors);
+  }
 };
 
 /// Results of a model's forward; those that do not apply are undefined.
@@ -48,8 +60,8 @@ struct ModelOutputs {
   at::Tensor scores;                  ///< (N, num_labels), or (B, T, num_labels) if not pooled; float32 or float64.
   at::Tensor embeddings;              ///< (N, E), or (B, T, E) if not pooled; float32 or float64.
   Distilled distilled = {};           ///< If the inputs have distillation; nll() then has no gradient.
-  std::map<std::string, at::Tensor> across_layers = {};  ///< What the next stage needs beside the hidden states and
-                                                         ///< snapshots; of few families (model/across_layers.h).
+  std::map<std::string, at::Tensor> cross_layer = {};  ///< What the next stage needs beside the hidden states and
+                                                       ///< snapshots (model/cross_layer_inputs.h).
   at::Tensor future_nll = {};  ///< (B, T); if the inputs have future_ids: the mean over D of the NLL of the
                                ///< future labels, 0 where one is ignored. Float32 or float64.
 
@@ -65,7 +77,7 @@ struct ModelOutputs {
         {"logps", logps},
         {"scores", scores},
         {"embeddings", embeddings}};
-    dict.insert(across_layers.begin(), across_layers.end());
+    dict.insert(cross_layer.begin(), cross_layer.end());
     std::erase_if(dict, [](const auto& entry) { return !entry.second.defined(); });
     return dict;
   }

@@ -35,6 +35,11 @@ class Search {
         !args_->is_heterogeneous(),
         "lehr plan --search: one measured layer stands for all layers, but the layers of this model differ "
         "(block_configs in its config.json); plan single meshes");
+    const auto form = args_->decoder_form();
+    require(
+        !form || (form->num_kv_shared_layers == 0 && form->hidden_size_per_layer_input == 0),
+        "lehr plan --search: stages of a few layers stand for all stages, but layers of this model read what others have "
+        "computed (num_kv_shared_layers, hidden_size_per_layer_input in its config.json); plan single meshes");
     const auto model = args_->build({});
     num_layers_ = model->num_local_layers();
     stages_.set_layers(num_layers_);

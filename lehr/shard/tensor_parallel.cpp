@@ -178,7 +178,7 @@ bool shares_heads(const nn::GroupedQueryAttentionImpl& attention, const Distribu
       "that divides it, or a multiple of it",
       heads,
       ranks);
-  const int64_t rows = attention.k_proj->own_parameter("weight")->shape()[0];
+  const int64_t rows = heads * attention.head_dim();
   require(
       rows % ranks == 0,
       "num_key_value_heads: each of {} key/value heads is shared by {} ranks (parallelism.tensor_parallel_degree = "
@@ -288,7 +288,9 @@ void tensor_parallel(nn::GroupedQueryAttentionImpl& attention, DistributedContex
   row_parallel(*attention.o_proj, context);
   if (attention.q_norm && attention.qk_norm_width() == nn::QKNormWidth::full) {
     column_parallel(*attention.q_norm, context);
-    norm_over_ranks(*attention.k_norm, attention.num_key_value_heads(), context);
+    if (attention.k_norm) {
+      norm_over_ranks(*attention.k_norm, attention.num_key_value_heads(), context);
+    }
   } else if (attention.q_norm) {
     on_parts(*attention.q_norm, context);
     if (attention.k_norm) {
@@ -347,11 +349,22 @@ bool style_block(torch::nn::Module& child, DistributedContext& context) {
   }
   return block != nullptr;
 }
+
+// Whether a style was applied before; false without parameters.
+bool is_laid_out(const torch::nn::Module& module) {
+  const auto parameters = nn::named_parameters(module);
+  return !parameters.empty() && std::all_of(parameters.begin(), parameters.end(), [](const auto& one) {
+    return one.parameter->layout().find(mesh::axis::tp) != nullptr;
+  });
+}
 }  // namespace
 
 void tensor_parallel_children(nn::Module& layer, DistributedContext& context) {
   for (const auto& entry : layer.named_children()) {
     torch::nn::Module& child = *entry.value();
+    if (is_laid_out(child)) {
+      continue;
+    }
     if (dynamic_cast<nn::RMSNormImpl*>(&child) != nullptr || dynamic_cast<nn::LayerNormImpl*>(&child) != nullptr ||
         dynamic_cast<nn::LinearSubblockImpl*>(&child) != nullptr) {
       on_parts(dynamic_cast<nn::Module&>(child), context);

@@ -18,9 +18,7 @@ const char* const kRouterTotals = "router_totals";
 const char* const kTeacher = "teacher_";         // before the names of a teacher's tensors, which have no gradients
 const char* const kDistance = "layer_distance";  // of earlier stages' layers from the teacher's
 const char* const kLoss = "loss";
-// Names of the tensors between stages, in a model's inputs and outputs.
 const char* const kHiddenStates = "hidden_states";
-const char* const kSnapshot = "hidden_states_snapshot";
 
 at::Tensor take(TensorDict& tensors, const std::string& name) {
   auto node = tensors.extract(name);
@@ -110,17 +108,9 @@ TensorDict ModelStage::gradient_specs(int64_t microbatch) const {
 
 nn::ModelInputs ModelStage::inputs_of(const Batch& batch, const TensorDict& received) const {
   nn::ModelInputs inputs = parts_.task.build_forward_inputs(batch);
-  const auto take_received = [&](const char* name, at::Tensor& input) {
-    if (const auto found = received.find(name); found != received.end()) {
-      input = found->second;
-    }
-  };
-  take_received(kHiddenStates, inputs.hidden_states);
-  take_received(kSnapshot, inputs.hidden_states_snapshot);
-  inputs.across_layers = received;
-  for (const char* other : {kHiddenStates, kSnapshot, kDistance}) {
-    inputs.across_layers.erase(other);
-  }
+  TensorDict of_model = received;
+  of_model.erase(kDistance);
+  inputs.receive(std::move(of_model));
   return inputs;
 }
 

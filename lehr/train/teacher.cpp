@@ -39,16 +39,13 @@ pipeline::TensorDict TeacherStage::run(
     std::vector<at::Tensor> outputs;
     nn::ModelInputs own = inputs;
     own.labels = at::Tensor();  // no loss of its own
-    auto hidden_states = received.extract(kHiddenStates);
-    own.hidden_states = hidden_states.empty() ? at::Tensor() : std::move(hidden_states.mapped());
-    own.hidden_states_snapshot = at::Tensor();
-    own.across_layers = std::move(received);
+    own.receive(std::move(received));
     own.layer_outputs = compares_layers_ ? &outputs : nullptr;
     if (sharded_ != nullptr) {
       sharded_->reset();  // the head is unsharded since the last batch
     }
     nn::ModelOutputs outputs_of_model = model_->forward(own);
-    results = std::move(outputs_of_model.across_layers);
+    results = std::move(outputs_of_model.cross_layer);
     results[kHiddenStates] = std::move(outputs_of_model.hidden_states);
     if (compares_layers_) {
       targets->layer_outputs.resize(static_cast<size_t>(layers_.all));

@@ -245,8 +245,8 @@ int64_t draw_pipeline(Dice& dice, Draw& draw) {
     }
   }
   const int64_t more = dice.one_of<int64_t>({0, 0, 1, 2});
-  // Mamba-2, attention, experts if there are some, and a feed-forward block; or two layers that read the keys and values
-  // of two others.
+  // Mamba-2, attention, experts if there are some, and a feed-forward block; or two layers that read the keys and
+  // values of two others.
   const bool four = draw.family == kNemotronHWithExperts || draw.family == kGemma4Small;
   const int64_t fewest = four ? 4 : is_nemotron_h(draw.family) ? 3 : 2;
   draw.shape.emplace_back("model.args.num_hidden_layers", std::to_string(std::max(layers, fewest) + more));

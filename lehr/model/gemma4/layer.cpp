@@ -18,7 +18,7 @@ Gemma4LayerImpl::Gemma4LayerImpl(const Gemma4LayerParameters& params, int64_t la
     attention.num_key_value_heads = params.full_attention.num_key_value_heads;
     attention.keys_as_values = params.full_attention.keys_as_values;
   }
-  const bool reads = params.across_layers().role(layer_index) == KeyValueRole::reads;
+  const bool reads = params.cross_layer().role(layer_index) == KeyValueRole::reads;
   attention.reads_keys_and_values = reads;
   declare_module("self_attn", self_attn, nn::GroupedQueryAttention(attention));
   const int64_t inner_size =

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "lehr/mesh/distributed_context.h"
-#include "lehr/model/across_layers.h"
+#include "lehr/model/cross_layer_inputs.h"
 #include "lehr/model/layer_pattern.h"
 #include "lehr/nn/attention.h"
 #include "lehr/nn/gelu.h"
@@ -12,7 +12,8 @@
 
 namespace lehr::model {
 
-/// Sizes of one Gemma 4 decoder layer. Layers differ by the pattern only, so that there are no no-op flags.
+/// Sizes of one Gemma 4 decoder layer. Layers differ by the pattern and by whether they read keys and values of an
+/// earlier one, so that there are no no-op flags.
 struct Gemma4LayerParameters {
   int64_t hidden_size;
   int64_t intermediate_size;
@@ -34,7 +35,7 @@ struct Gemma4LayerParameters {
   LayerPattern pattern = {};
 
   /// What layers read besides the hidden states.
-  AcrossLayersShape across_layers() const {
+  CrossLayerShape cross_layer() const {
     return {
         .pattern = pattern,
         .num_hidden_layers = num_hidden_layers,

@@ -1,11 +1,8 @@
-// What layers of some families read besides the hidden states: inputs of their own, and keys and values of an earlier
-// layer.
+// What layers of some families read besides the hidden states: inputs of their own (per-layer embeddings, PLE), and
+// keys and values of an earlier layer (KV sharing, cross-layer attention; https://arxiv.org/abs/2405.12981).
 #pragma once
 
 #include <array>
-#include <map>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "lehr/model/layer_pattern.h"
@@ -18,13 +15,13 @@ namespace lehr::model {
 /// Whether a layer's keys and values are its own, or those of an earlier layer.
 enum class KeyValueRole {
   own,     ///< No other layer reads them.
-  leaves,  ///< Later layers of the same kind read them.
-  reads,   ///< They are those that an earlier layer left.
+  stores,  ///< They are its own, and later layers of the same kind read them.
+  reads,   ///< They are those that an earlier layer stored.
 };
 
 /// The sizes of what a model's layers read besides the hidden states. Layers are of two kinds, with a window and
 /// without.
-struct AcrossLayersShape {
+struct CrossLayerShape {
   struct Heads {
     int64_t num_key_value_heads = 1;
     int64_t head_dim = 0;
@@ -36,7 +33,7 @@ struct AcrossLayersShape {
   Heads sliding = {};
   Heads full = {};
 
-  /// The last layer of each kind before those that read leaves its keys and values to those of its kind.
+  /// The last layer of each kind before those that read stores its keys and values for those of its kind.
   KeyValueRole role(int64_t layer) const;
   /// Whether keys and values of this kind pass from a layer before `boundary` to one behind it.
   bool passes(bool slides, int64_t boundary) const;
@@ -49,12 +46,12 @@ struct AcrossLayersShape {
 int64_t most_shared_layers(const LayerPattern& pattern, int64_t layers);
 
 /// What the layers of one forward of a stage read, besides the hidden states.
-class AcrossLayers {
+class CrossLayerInputs {
  public:
   /// `inputs` (B, T, L, P) are those of the layers from `first_layer` on, undefined if another stage computed them or
   /// there are none; `received` is what the stage before has sent. `tokens` are the positions of a sequence.
-  AcrossLayers(
-      const AcrossLayersShape& shape,
+  CrossLayerInputs(
+      const CrossLayerShape& shape,
       int64_t first_layer,
       int64_t tokens,
       const at::Tensor& inputs,
@@ -76,20 +73,21 @@ class AcrossLayers {
   pipeline::TensorDict sent(int64_t boundary) const;
 
  private:
-  // The keys and values of a layer that reads. With a cache, a layer of another stage has left those of the new tokens
-  // only, and the first layer that reads them keeps the others.
+  // The keys and values of a layer that reads. With a cache, another stage has sent those of the new tokens only, and
+  // the first layer that reads them here keeps the others.
   const nn::KeysAndValues& read(int64_t index, nn::KeyValueCache* cache);
 
-  const AcrossLayersShape& shape_;
+  const CrossLayerShape& shape_;
   int64_t first_layer_;
   int64_t tokens_;
-  at::Tensor inputs_;
-  std::array<nn::KeysAndValues, 2> shared_;        // of layers without a window, and with one
-  std::array<bool, 2> new_only_ = {false, false};  // whether they are those of new tokens
+  at::Tensor inputs_;                                  // (B, T, L, P)
+  std::vector<at::Tensor> input_of_layer_;             // L of (B, T, P)
+  std::array<nn::KeysAndValues, 2> shared_;            // of layers without a window, and with one
+  std::array<bool, 2> without_past_ = {false, false};  // whether another stage has sent them, without cached tokens
 };
 
 template <class Layer>
-at::Tensor AcrossLayers::run(
+at::Tensor CrossLayerInputs::run(
     nn::ActivationCheckpointing policy,
     int64_t index,
     const Layer& layer,
@@ -98,12 +96,14 @@ at::Tensor AcrossLayers::run(
     const nn::AttentionMask& mask,
     nn::KeyValueCache* cache) {
   const KeyValueRole role = shape_.role(index);
-  const at::Tensor input = inputs_.defined() ? inputs_.select(2, index - first_layer_) : at::Tensor();
+  const at::Tensor input =
+      inputs_.defined() ? input_of_layer_.at(static_cast<size_t>(index - first_layer_)) : at::Tensor();
   if (cache != nullptr) {  // in generation, without gradients
     nn::KeysAndValues own = role == KeyValueRole::reads ? read(index, cache) : nn::KeysAndValues();
     Layer current = layer;
-    const at::Tensor output = current(hidden_states, position_embeddings, mask, cache, input, &own);
-    if (role == KeyValueRole::leaves) {
+    nn::KeysAndValues* const shared = role == KeyValueRole::own ? nullptr : &own;
+    const at::Tensor output = current(hidden_states, position_embeddings, mask, cache, input, shared);
+    if (role == KeyValueRole::stores) {
       shared_[shape_.pattern.slides(index) ? 1 : 0] = own;
     }
     return output;
@@ -124,15 +124,16 @@ at::Tensor AcrossLayers::run(
     if (role == KeyValueRole::reads) {
       own = {.keys = x.end()[-2], .values = x.end()[-1]};
     }
+    nn::KeysAndValues* const shared = role == KeyValueRole::own ? nullptr : &own;
     std::vector<at::Tensor> made{
-        current(x[0], position_embeddings, mask, nullptr, has_input ? x[1] : at::Tensor(), &own)};
-    if (role == KeyValueRole::leaves) {
+        current(x[0], position_embeddings, mask, nullptr, has_input ? x[1] : at::Tensor(), shared)};
+    if (role == KeyValueRole::stores) {
       made.insert(made.end(), {own.keys, own.values});
     }
     return made;
   };
   const std::vector<at::Tensor> made = nn::run_layer(policy, index, block, read_by_layer);
-  if (role == KeyValueRole::leaves) {
+  if (role == KeyValueRole::stores) {
     shared_[shape_.pattern.slides(index) ? 1 : 0] = {.keys = made[1], .values = made[2]};
   }
   return made[0];

@@ -1,8 +1,10 @@
-#include "lehr/model/across_layers.h"
+#include "lehr/model/cross_layer_inputs.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "lehr/base/error.h"
+#include "lehr/descriptor/block_account.h"
 
 namespace lehr::model {
 
@@ -18,20 +20,22 @@ at::Tensor found_in(const pipeline::TensorDict& tensors, const char* name) {
 }
 }  // namespace
 
-KeyValueRole AcrossLayersShape::role(int64_t layer) const {
-  const int64_t first = num_hidden_layers - num_kv_shared_layers;
-  if (layer >= first) {
+KeyValueRole CrossLayerShape::role(int64_t layer) const {
+  const auto reads = [this](int64_t one) {
+    return descriptor::reads_keys_and_values(one, num_hidden_layers, num_kv_shared_layers);
+  };
+  if (reads(layer)) {
     return KeyValueRole::reads;
   }
-  for (int64_t later = layer + 1; later < first; ++later) {
+  for (int64_t later = layer + 1; later < num_hidden_layers && !reads(later); ++later) {
     if (pattern.slides(later) == pattern.slides(layer)) {
       return KeyValueRole::own;
     }
   }
-  return num_kv_shared_layers > 0 ? KeyValueRole::leaves : KeyValueRole::own;
+  return num_kv_shared_layers > 0 ? KeyValueRole::stores : KeyValueRole::own;
 }
 
-bool AcrossLayersShape::passes(bool slides, int64_t boundary) const {
+bool CrossLayerShape::passes(bool slides, int64_t boundary) const {
   const auto any = [&](int64_t begin, int64_t end, KeyValueRole wanted) {
     for (int64_t layer = begin; layer < end; ++layer) {
       if (pattern.slides(layer) == slides && role(layer) == wanted) {
@@ -40,10 +44,10 @@ bool AcrossLayersShape::passes(bool slides, int64_t boundary) const {
     }
     return false;
   };
-  return any(0, boundary, KeyValueRole::leaves) && any(boundary, num_hidden_layers, KeyValueRole::reads);
+  return any(0, boundary, KeyValueRole::stores) && any(boundary, num_hidden_layers, KeyValueRole::reads);
 }
 
-pipeline::TensorDict AcrossLayersShape::sent(
+pipeline::TensorDict CrossLayerShape::sent(
     int64_t boundary, int64_t batch, int64_t tokens, int64_t parts, at::ScalarType dtype) const {
   const auto on_meta = [dtype](at::IntArrayRef sizes) {
     return at::empty(sizes, at::TensorOptions().device(at::kMeta).dtype(dtype));
@@ -74,8 +78,8 @@ int64_t most_shared_layers(const LayerPattern& pattern, int64_t layers) {
   return std::max<int64_t>(layers - 1 - first_of_other_kind, 0);
 }
 
-AcrossLayers::AcrossLayers(
-    const AcrossLayersShape& shape,
+CrossLayerInputs::CrossLayerInputs(
+    const CrossLayerShape& shape,
     int64_t first_layer,
     int64_t tokens,
     const at::Tensor& inputs,
@@ -84,25 +88,28 @@ AcrossLayers::AcrossLayers(
       first_layer_(first_layer),
       tokens_(tokens),
       inputs_(inputs.defined() ? inputs : found_in(received, kInputs)) {
+  if (inputs_.defined()) {
+    input_of_layer_ = inputs_.unbind(2);  // whose backward stacks all gradients once
+  }
   for (const size_t kind : {0, 1}) {
     shared_[kind] = {.keys = found_in(received, kKeys[kind]), .values = found_in(received, kValues[kind])};
-    new_only_[kind] = shared_[kind].keys.defined();
+    without_past_[kind] = shared_[kind].keys.defined();
   }
 }
 
-const nn::KeysAndValues& AcrossLayers::read(int64_t index, nn::KeyValueCache* cache) {
+const nn::KeysAndValues& CrossLayerInputs::read(int64_t index, nn::KeyValueCache* cache) {
   const size_t kind = shape_.pattern.slides(index) ? 1 : 0;
   nn::KeysAndValues& shared = shared_[kind];
   require(shared.keys.defined(), "layer {}: expected keys and values of an earlier layer or stage", index);
-  if (cache != nullptr && new_only_[kind]) {
+  if (cache != nullptr && without_past_[kind]) {
     std::tie(shared.keys, shared.values) = cache->append(shared.keys, shared.values, shape_.pattern.window(index));
     shared.behind = cache->length() - shared.keys.size(1);
-    new_only_[kind] = false;
+    without_past_[kind] = false;
   }
   return shared;
 }
 
-pipeline::TensorDict AcrossLayers::sent(int64_t boundary) const {
+pipeline::TensorDict CrossLayerInputs::sent(int64_t boundary) const {
   pipeline::TensorDict tensors;
   if (boundary >= shape_.num_hidden_layers) {
     return tensors;
@@ -114,7 +121,9 @@ pipeline::TensorDict AcrossLayers::sent(int64_t boundary) const {
   for (const size_t kind : {0, 1}) {
     if (shape_.passes(kind == 1, boundary)) {
       const auto of_new_tokens = [this](const at::Tensor& all) {
-        return all.narrow(1, all.size(1) - tokens_, tokens_).contiguous();
+        const int64_t past = all.size(1) - tokens_;
+        // A node of its own also for what the stage before has sent, whose gradient this stage adds to.
+        return (past == 0 ? all.view(all.sizes()) : all.narrow(1, past, tokens_)).contiguous();
       };
       tensors[kKeys[kind]] = of_new_tokens(shared_[kind].keys);
       tensors[kValues[kind]] = of_new_tokens(shared_[kind].values);
