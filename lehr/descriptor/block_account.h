@@ -73,9 +73,8 @@ struct DecoderForm {
   bool shared_expert_gate = false;  ///< A gate of the shared expert's output.
   int64_t moe_latent_size = 0;      ///< Width of the tokens that routed experts map, between two projections; 0:
                                     ///< hidden_size.
-  int64_t hidden_size_per_layer_input =
-      0;                              ///< Width of an input that each layer has beside the hidden states; 0: none.
-  int64_t num_kv_shared_layers = 0;   ///< The last layers, which attend to keys and values of earlier ones.
+  int64_t hidden_size_per_layer_input = 0;  ///< Width of the per-layer inputs; 0: there are none.
+  int64_t num_kv_shared_layers = 0;         ///< The last layers, which attend to keys and values of earlier ones.
   std::vector<int64_t> windows = {};  ///< Tokens that a token of each layer sees at most by the model's keys, 0 for all
                                       ///< of them; empty: all layers see all.
   std::optional<AttentionHeadsForm> full_attention = {};     ///< Of layers without a window, if they differ.

@@ -35,10 +35,10 @@ struct CrossLayerShape {
 
   /// The last layer of each kind before those that read stores its keys and values for those of its kind.
   KeyValueRole role(int64_t layer) const;
-  /// Whether keys and values of this kind pass from a layer before `boundary` to one behind it.
+  /// Whether keys and values of this kind pass from a layer before `boundary` to `boundary` or a later layer.
   bool passes(bool slides, int64_t boundary) const;
-  /// What a stage that ends before layer `boundary` sends beside the hidden states, on meta: `batch` sequences of
-  /// `tokens`, of which hidden states are one of `parts`.
+  /// What a stage that ends before layer `boundary` sends besides the hidden states, on meta: of `batch` sequences of
+  /// `tokens` positions, of which hidden states hold one of `parts` equal parts (sequence parallelism).
   pipeline::TensorDict sent(int64_t boundary, int64_t batch, int64_t tokens, int64_t parts, at::ScalarType dtype) const;
 };
 

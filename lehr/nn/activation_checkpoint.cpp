@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "lehr/base/autograd_function.h"
@@ -54,6 +55,9 @@ class Checkpoint : public AutogradFunction<Checkpoint> {
   static torch::autograd::variable_list backward(
       torch::autograd::AutogradContext* context, torch::autograd::variable_list grad_outputs) {
     const auto holder = saved_object<BlockHolder>(context, "block");
+    if (std::none_of(grad_outputs.begin(), grad_outputs.end(), [](const auto& grad) { return grad.defined(); })) {
+      return Tensors(holder->inputs_need_grad.size() + 2);
+    }
     Tensors inputs;
     for (const at::Tensor& saved : context->get_saved_variables()) {
       inputs.push_back(saved.detach());

@@ -104,7 +104,7 @@ at::Tensor GroupedQueryAttentionImpl::forward(
   if (k_proj) {
     seen = keys_and_values(hidden_states, position_embeddings, cache, query);
     if (shared != nullptr) {
-      // Backward of other layers reads them after FSDP has taken this layer's weights away.
+      // Backward of later layers reads them before FSDP unshards this layer's weights again.
       seen.keys = ops::without_recomputation(seen.keys);
       seen.values = ops::without_recomputation(seen.values);
       *shared = seen;

@@ -86,7 +86,7 @@ struct GroupedQueryAttentionParameters {
   bool keys_as_values = false;            ///< No v_proj: a value is its key before QK-norm and rotation (Gemma 4).
   std::optional<double> v_norm_eps = {};  ///< Epsilon of an RMSNorm of each value head, which has no weight (Gemma 4);
                                           ///< none if unset.
-  /// No k_proj, v_proj and k_norm: the module attends to keys and values of an earlier layer (Gemma 4; Brandon et al.,
+  /// No k_proj, v_proj or k_norm: the module attends to keys and values of an earlier layer (Gemma 4; Brandon et al.,
   /// https://arxiv.org/abs/2405.12981).
   bool reads_keys_and_values = false;
 };
@@ -106,8 +106,8 @@ class GroupedQueryAttentionImpl : public Module, public HasAttentionCore {
   explicit GroupedQueryAttentionImpl(const GroupedQueryAttentionParameters& params);
 
   /// Maps (B, T, C) to (B, T, C). With a cache, the T tokens follow those in the cache. The angles have rotary_dim
-  /// elements, and are not read if that is 0. `shared` is set to the keys and values of this module, or with
-  /// reads_keys_and_values, which needs no cache, holds those that it attends to.
+  /// elements, and are not read if that is 0. With reads_keys_and_values, `shared` holds the keys and values to attend
+  /// to, and `cache` is not used; otherwise `shared`, if given, is set to those of this module.
   at::Tensor forward(
       const at::Tensor& hidden_states,
       const PositionEmbeddings& position_embeddings,
@@ -130,13 +130,14 @@ class GroupedQueryAttentionImpl : public Module, public HasAttentionCore {
   at::Tensor sinks;  // (Hq), undefined without sinks
 
  private:
-  // Projects hidden states to keys and values, and appends them to the cache, if there is one. Applies QK-norm over
-  // heads, if there is one, and the rotation to keys and to `query`, and below to queries alone if `key` is undefined.
+  // Projects hidden states to keys and values, applies with_positions() to them and to `query`, and appends them to the
+  // cache, if there is one.
   KeysAndValues keys_and_values(
       const at::Tensor& hidden_states,
       const PositionEmbeddings& position_embeddings,
       KeyValueCache* cache,
       at::Tensor& query);
+  // Applies QK-norm over heads, if there is one, and the rotation; to queries alone if `key` is undefined.
   std::tuple<at::Tensor, at::Tensor> with_positions(
       const at::Tensor& query, const at::Tensor& key, const PositionEmbeddings& position_embeddings);
 

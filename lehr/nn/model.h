@@ -37,7 +37,7 @@ struct ModelInputs {
       nullptr;  ///< If set, receives the input (B, T, H) of each local layer, in order.
   std::vector<at::Tensor>* layer_outputs = nullptr;              ///< The same for the outputs, before the final norm.
   std::shared_ptr<const DistillationTargets> distillation = {};  ///< For a causal LM, with labels.
-  std::map<std::string, at::Tensor> cross_layer = {};  ///< What the previous stage has sent beside the hidden states
+  std::map<std::string, at::Tensor> cross_layer = {};  ///< What the previous stage has sent besides hidden states
                                                        ///< and snapshots (model/cross_layer_inputs.h).
 
   /// Sets what a stage receives, which is to_dict() of the outputs of the previous one.
@@ -60,7 +60,7 @@ struct ModelOutputs {
   at::Tensor scores;                  ///< (N, num_labels), or (B, T, num_labels) if not pooled; float32 or float64.
   at::Tensor embeddings;              ///< (N, E), or (B, T, E) if not pooled; float32 or float64.
   Distilled distilled = {};           ///< If the inputs have distillation; nll() then has no gradient.
-  std::map<std::string, at::Tensor> cross_layer = {};  ///< What the next stage needs beside the hidden states and
+  std::map<std::string, at::Tensor> cross_layer = {};  ///< What the next stage needs besides hidden states and
                                                        ///< snapshots (model/cross_layer_inputs.h).
   at::Tensor future_nll = {};  ///< (B, T); if the inputs have future_ids: the mean over D of the NLL of the
                                ///< future labels, 0 where one is ignored. Float32 or float64.

@@ -38,8 +38,8 @@ std::vector<std::string> mtp_prefixes(const Node& config) {
   return prefixes;
 }
 
-// The beginnings of names of projections and norms that published checkpoints of Gemma 4 have in layers which read the
-// keys and values of earlier ones, so that nothing uses them.
+// Prefixes of projections and norms that published Gemma 4 checkpoints contain for layers that read the keys and values
+// of earlier ones. No model uses them.
 std::vector<std::string> unused_key_value_prefixes(const Node& config) {
   const Node text = descriptor::text_config_of(config);
   const auto int_of = [&text](const char* key) {

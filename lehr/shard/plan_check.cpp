@@ -12,6 +12,8 @@ namespace {
 using mesh::DistributedContext;
 using Kinds = Placement::Kind;
 
+constexpr const char* kSnapshot = "hidden_states_snapshot";  // between stages, without tokens
+
 // "model.layers.0.mlp.up_proj" for "model.layers.0.mlp.up_proj.weight".
 std::string module_of(const std::string& parameter) {
   const size_t dot = parameter.rfind('.');
@@ -194,8 +196,8 @@ at::Tensor token_input(
   return input;
 }
 
-// Returns the dimension that an axis cuts of a tensor between stages, of sequences of `tokens` before tp cuts them:
-// that of its heads on tp if it has whole sequences, which keys and values have.
+// Returns the dimension of a tensor between stages that `axis` shards. On tp it is that of heads if the tensor has all
+// `tokens` positions, as keys and values have, else that of positions.
 int64_t dim_between_stages(const at::Tensor& tensor, size_t axis, int64_t tokens) {
   const bool of_rows = axis == kReplicas || axis == kDataShards;
   return of_rows ? 0 : axis == kTensor && tensor.size(1) == tokens ? 2 : 1;
@@ -223,7 +225,7 @@ nn::ModelInputs typed_inputs(TypeChecker& checker, const nn::Model& model, const
   if (!sizes.received.empty()) {
     std::map<std::string, at::Tensor> received;
     for (const auto& [name, spec] : sizes.received) {
-      if (name != "hidden_states_snapshot") {  // which has no tokens
+      if (name != kSnapshot) {
         received[name] = received_input(checker, spec, tokens);
       }
     }
@@ -272,7 +274,7 @@ void check_losses(const TypeChecker& checker, const char* name, const at::Tensor
       missing);
 }
 
-void check_outputs(const TypeChecker& checker, const nn::ModelOutputs& outputs, int64_t tokens) {
+void check_outputs(const TypeChecker& checker, const nn::ModelOutputs& outputs, const PlanInputs& sizes) {
   const std::pair<const char*, at::Tensor> losses[] = {
       {"logps", outputs.logps},
       {"future_nll", outputs.future_nll},
@@ -288,12 +290,17 @@ void check_outputs(const TypeChecker& checker, const nn::ModelOutputs& outputs, 
   if (any) {
     return;
   }
-  auto sent = outputs.cross_layer;  // not the last stage: sent to the next one
-  sent["hidden_states"] = outputs.hidden_states;
-  for (const auto& [name, tensor] : sent) {
-    const TensorType type = checker.type_of(tensor);
+  auto tensors = outputs.cross_layer;  // not the last stage: sent to the next one
+  tensors["hidden_states"] = outputs.hidden_states;
+  for (const auto& [name, spec] : sizes.sent) {
+    if (name == kSnapshot) {
+      continue;
+    }
+    const auto found = tensors.find(name);
+    invariant(found != tensors.end(), "plan: the model: does not send {}, which the next stage takes", name);
+    const TensorType type = checker.type_of(found->second);
     for (const size_t axis : {kReplicas, kDataShards, kContext, kTensor}) {
-      const int64_t dim = dim_between_stages(tensor, axis, tokens);
+      const int64_t dim = dim_between_stages(spec, axis, tokens_of(checker, sizes));
       require(
           checker.ranks(axis) == 1 || type.dim_of(axis) == dim,
           "plan: the model: {} are {} on axis {}, but the next stage takes them as shard({})",
@@ -335,7 +342,7 @@ void check_plan(const DistributedContext& context, nn::Model& model, const PlanI
   } catch (const c10::Error& error) {
     fail("plan: {}: {}", checker.where(), error.what_without_backtrace());
   }
-  check_outputs(checker, outputs, tokens_of(checker, inputs));
+  check_outputs(checker, outputs, inputs);
 }
 
 }  // namespace lehr::shard

@@ -15,9 +15,11 @@ namespace lehr::shard {
 struct PlanInputs {
   int64_t rows = 2;    ///< Sequences of this data rank.
   int64_t tokens = 0;  ///< Tokens per sequence on this cp rank; 0 for a few that divide by the ranks of tp.
-  /// What a later pipeline stage receives of these sequences, on meta
-  /// (pipeline::ModuleSupportsPipelining::infer_stage_inputs_from_pipeline_inputs); empty for the first stage.
+  /// What a pipeline stage receives of these sequences, and sends, on meta
+  /// (infer_stage_inputs_from_pipeline_inputs of pipeline::ModuleSupportsPipelining); empty for the first stage, or for
+  /// the last one.
   std::map<std::string, at::Tensor> received = {};
+  std::map<std::string, at::Tensor> sent = {};
 };
 
 /// Throws a usage error if the plan of a model on meta is wrong. The error names the module, the operator, and the

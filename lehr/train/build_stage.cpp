@@ -23,13 +23,21 @@ std::string head_module(const descriptor::ModelArgs& args) {
   return "";
 }
 
-// What a later stage receives of a few tokens, which ranks of tp divide.
-shard::PlanInputs inputs_of_later_stage(const nn::Model& stage, int64_t tp) {
+// What a stage receives and sends of a few tokens, which ranks of tp divide.
+shard::PlanInputs plan_inputs(const nn::Model& model, const pipeline::PipelineStageInfo& stage, int64_t tp) {
   shard::PlanInputs inputs{.tokens = 4 * tp};
-  const auto& shapes = dynamic_cast<const pipeline::ModuleSupportsPipelining&>(stage);
+  if (stage.num_stages == 1) {
+    return inputs;
+  }
+  const auto& shapes = dynamic_cast<const pipeline::ModuleSupportsPipelining&>(model);
   const at::Tensor ids =
       at::empty({inputs.rows, inputs.tokens}, at::TensorOptions().device(at::kMeta).dtype(at::kLong));
-  inputs.received = shapes.infer_stage_inputs_from_pipeline_inputs({{"input_ids", ids}}, 1);
+  if (!stage.is_current_stage_first()) {
+    inputs.received = shapes.infer_stage_inputs_from_pipeline_inputs({{"input_ids", ids}}, 1);
+  }
+  if (!stage.is_current_stage_last()) {
+    inputs.sent = shapes.infer_stage_outputs_from_pipeline_inputs({{"input_ids", ids}}, 1);
+  }
   return inputs;
 }
 }  // namespace
@@ -77,9 +85,7 @@ shard::FullySharded lay_out_stage(
   shard::FullySharded sharded = spec.parallelize(context, model, options);
   shard::float8_scales_over_ranks(model, context);
   shard::follow_whole_sequences(context, model);
-  const bool is_first = stage.is_current_stage_first();
-  const int64_t tp = config.parallelism.tensor_parallel_degree;
-  shard::check_plan(context, model, is_first ? shard::PlanInputs() : inputs_of_later_stage(model, tp));
+  shard::check_plan(context, model, plan_inputs(model, stage, config.parallelism.tensor_parallel_degree));
   return sharded;
 }
 

@@ -40,7 +40,7 @@ class TeacherStage {
   /// what else its next stage needs; empty on the last one.
   pipeline::TensorDict run(nn::ModelInputs& inputs, pipeline::TensorDict received, const at::Tensor& earlier_distance);
   /// Return what the teacher's stage receives and sends, on meta, of which the batch has this rank's part; empty before
-  /// the first stage and behind the last one.
+  /// the first stage and after the last one.
   pipeline::TensorDict input_specs(const Batch& batch) const;
   pipeline::TensorDict output_specs(const Batch& batch) const;
   /// Whether the layers of both are compared, so that stages pass on the distance so far.

@@ -149,12 +149,14 @@ TEST(CheckPlan, DoesNotChangeTheModel) {
   EXPECT_EQ(operator_watch(), nullptr);
 }
 
-// The inputs of a stage, of sequences that `tp` ranks divide.
+// The inputs of one of two stages, of sequences that `tp` ranks divide.
 template <class Stage>
 PlanInputs inputs_of_stage(const Stage& stage, int64_t number, int64_t tp) {
   PlanInputs inputs{.tokens = 8 * tp};
-  if (number > 0) {
-    const at::Tensor ids = at::empty({inputs.rows, inputs.tokens}, at::TensorOptions(at::kMeta).dtype(at::kLong));
+  const at::Tensor ids = at::empty({inputs.rows, inputs.tokens}, at::TensorOptions(at::kMeta).dtype(at::kLong));
+  if (number == 0) {
+    inputs.sent = stage.infer_stage_outputs_from_pipeline_inputs({{"input_ids", ids}}, 1);
+  } else {
     inputs.received = stage.infer_stage_inputs_from_pipeline_inputs({{"input_ids", ids}}, 1);
   }
   return inputs;

@@ -94,7 +94,7 @@ struct Family {
     const int64_t most = most_shared_layers(config.pattern, config.num_hidden_layers);
     require(
         config.num_kv_shared_layers >= 0 && config.num_kv_shared_layers <= most,
-        "num_kv_shared_layers: expected a number from 0 to {}, so that layers of each type come before, found {}",
+        "num_kv_shared_layers: expected a number from 0 to {}, so that at least one layer of each type precedes the shared ones, found {}",
         most,
         config.num_kv_shared_layers);
     if (params.full_attention.num_key_value_heads == 0) {
@@ -108,8 +108,8 @@ struct Family {
     return params;
   }
 
-  // The last layer has full attention, as in transformers' class. Fewer layers than before share keys and values as far
-  // as layers of each type come before.
+  // The last layer has full attention, as in transformers' class. If the model was shortened, num_kv_shared_layers is
+  // lowered until a layer of each type precedes the shared ones.
   static void adjust(DecoderConfig& shape) {
     const int64_t last = shape.num_hidden_layers - 1;
     if (last < 0 || last >= kMostLayers) {

@@ -61,7 +61,8 @@ at::Tensor Gemma4LayerImpl::forward(
   }
   residual.add_normed(output, post_feedforward_layernorm);
   if (per_layer_input_gate) {
-    require(input.defined(), "layer: expected its own input, since the model has inputs of layers");
+    require(
+        input.defined(), "layer: expected a per-layer input (B, T, P), since hidden_size_per_layer_input is above 0");
     const at::Tensor gate = at::gelu(per_layer_input_gate(residual.hidden_states()), "tanh");  // (B, T, P)
     residual.add_normed(per_layer_projection(gate * input), post_per_layer_input_norm);
   }

@@ -25,8 +25,8 @@ struct Gemma4LayerParameters {
   FullAttentionHeads full_attention = {};     ///< The heads of the other layers; num_key_value_heads is set.
   std::optional<nn::MoEParameters> moe = {};  ///< The experts of each layer, if there are any.
   int64_t hidden_size_per_layer_input = 0;    ///< Width of the input of each layer (PerLayerInputs); 0: there is none.
-  int64_t num_hidden_layers = 0;              ///< Of the model,
-  int64_t num_kv_shared_layers = 0;           ///< of which the last ones read keys and values of earlier ones.
+  int64_t num_hidden_layers = 0;              ///< Layers of the model.
+  int64_t num_kv_shared_layers = 0;           ///< The last layers, which read keys and values of earlier ones.
   bool use_double_wide_mlp = false;           ///< Their GeGLU has twice the intermediate_size.
   // Passed to the attention of a layer by attention_parameters.
   bool qkv_bias = false;
