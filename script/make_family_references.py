@@ -175,6 +175,15 @@ CASES = {
                            "rope_parameters": {FULL: {"partial_rotary_factor": 0.5, "rope_theta": 100.0, "factor": 2.0,
                                                       "rope_type": "proportional"},
                                                SLIDING: {"rope_theta": 10.0, "rope_type": "linear", "factor": 2.0}}},
+    # Inputs of layers, and layers with the keys and values of earlier ones, as in E2B.
+    "gemma4_small": GEMMA4 | {"hidden_size_per_layer_input": 6, "num_kv_shared_layers": 3, "use_double_wide_mlp": True,
+                              "attention_k_eq_v": False, "num_global_key_value_heads": None, "num_hidden_layers": 6,
+                              "num_key_value_heads": 1, "layer_types": [SLIDING, SLIDING, FULL] * 2},
+    "gemma4_shared_values": GEMMA4 | {"hidden_size_per_layer_input": 10, "num_kv_shared_layers": 2, "num_hidden_layers": 5, "attention_bias": True,
+                                      "tie_word_embeddings": False, "sliding_window": 4,
+                                      "layer_types": [FULL, SLIDING, FULL, SLIDING, FULL]},
+    "gemma4_inputs": GEMMA4 | {"hidden_size_per_layer_input": 8, "enable_moe_block": True, "num_experts": 4,
+                               "top_k_experts": 2, "moe_intermediate_size": 5, "layer_types": [SLIDING, SLIDING, FULL]},
     # The keys of Mixtral's own files.
     "mixtral_experts": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, "rope_theta": 1e6,
                         "sliding_window": None, "output_router_logits": False, "router_aux_loss_coef": 0.02,

@@ -136,17 +136,17 @@ Account of_mamba2(const DecoderForm& form, const Mamba2Form& sizes, const Worklo
   return account;
 }
 
-// `window` 0: none.
+// `window` 0: none; `reads`: the keys and values of an earlier layer.
 Account of_attention(
-    const DecoderForm& form, const AttentionSubblock& attention, int64_t window, const Workload& work) {
+    const DecoderForm& form, const AttentionSubblock& attention, int64_t window, bool reads, const Workload& work) {
   const AttentionHeadsForm heads = form.heads(window);
   const int64_t queries = product({form.num_attention_heads, heads.head_dim});
-  const int64_t keys = product({attention.num_key_value_heads, heads.head_dim});
+  const int64_t keys = reads ? 0 : product({attention.num_key_value_heads, heads.head_dim});
   const int64_t values = heads.keys_as_values ? 0 : keys;  // of the projection
   const int64_t gates = form.output_gate ? queries : 0;
   const int64_t matrices = product({form.hidden_size, sum({queries, gates, keys, values, queries})});
   const int64_t of_qk_norms =
-      form.qk_norm_width == nn::QKNormWidth::full ? sum({queries, keys}) : product({2, heads.head_dim});
+      form.qk_norm_width == nn::QKNormWidth::full ? sum({queries, keys}) : product({reads ? 1 : 2, heads.head_dim});
   const int64_t vectors = sum(
       {product({form.attention_norms, form.hidden_size}),
        form.qk_norm ? of_qk_norms : 0,
@@ -209,7 +209,9 @@ Account of_linear(const DecoderForm& form, int64_t norms, const Workload& work) 
   return of_weights(parameters, parameters, matrix, work);
 }
 
-Account of_mixer(const DecoderForm& form, const AttentionSubblock& attention, size_t layer, const Workload& work) {
+// `reads`: a layer with grouped-query attention reads the keys and values of an earlier layer.
+Account of_mixer(
+    const DecoderForm& form, const AttentionSubblock& attention, size_t layer, bool reads, const Workload& work) {
   if (form.has_states(layer)) {
     return form.mamba2 ? of_mamba2(form, *form.mamba2, work)
                        : of_delta_net(form, form.delta_net.value_or(GatedDeltaNetForm{}), work);
@@ -217,13 +219,21 @@ Account of_mixer(const DecoderForm& form, const AttentionSubblock& attention, si
   if (form.latent_attention) {
     return of_latent_attention(form, *form.latent_attention, work);
   }
-  return of_attention(form, attention, form.window(layer, attention), work);
+  return of_attention(form, attention, form.window(layer, attention), reads, work);
 }
 
-LayerAccount of_layer(const DecoderForm& form, const BlockConfig& block, size_t index, const Workload& work) {
+// The gate and the projection of a layer's own input, and the norm after them.
+Account of_layer_input(const DecoderForm& form, const Workload& work) {
+  const int64_t matrices = product({2, form.hidden_size, form.hidden_size_per_layer_input});
+  const int64_t parameters = matrices > 0 ? sum({matrices, form.hidden_size}) : 0;
+  return of_weights(parameters, parameters, matrices, work);
+}
+
+LayerAccount of_layer(
+    const DecoderForm& form, const BlockConfig& block, size_t index, bool reads, const Workload& work) {
   LayerAccount layer;
   if (const auto* attention = std::get_if<AttentionSubblock>(&block.attention)) {
-    layer.attention = of_mixer(form, *attention, index, work);
+    layer.attention = of_mixer(form, *attention, index, reads, work);
   } else if (block.attention_is_linear()) {
     layer.attention = of_linear(form, form.attention_norms, work);
   }
@@ -234,6 +244,7 @@ LayerAccount of_layer(const DecoderForm& form, const BlockConfig& block, size_t 
   } else if (block.ffn_is_linear()) {
     layer.ffn = of_linear(form, form.ffn_norms, work);
   }
+  layer.ffn += of_layer_input(form, work);
   return layer;
 }
 }  // namespace
@@ -280,15 +291,22 @@ Account ModelAccount::total() const {
 }
 
 ModelAccount account_for(const DecoderForm& form, const std::vector<BlockConfig>& blocks, const Workload& work) {
-  const int64_t table = product({form.vocab_size, form.hidden_size});
+  const auto num_layers = static_cast<int64_t>(blocks.size());
+  const int64_t inputs = product({num_layers, form.hidden_size_per_layer_input});  // of all layers
+  const int64_t projection = product({inputs, form.hidden_size});
+  const int64_t table = product({form.vocab_size, sum({form.hidden_size, inputs})});
+  const int64_t embeddings = sum({table, projection, form.hidden_size_per_layer_input});  // with a norm
   const int64_t rows = product({form.head_rows, form.hidden_size});
   const int64_t bias = form.head_bias ? form.head_rows : 0;
   const int64_t of_head = sum({form.tied_head ? 0 : rows, bias, form.hidden_size});  // with the final norm
   ModelAccount account{
-      .embeddings = of_weights(table, table, 0, work), .layers = {}, .head = of_weights(of_head, of_head, rows, work)};
+      .embeddings = of_weights(embeddings, embeddings, projection, work),
+      .layers = {},
+      .head = of_weights(of_head, of_head, rows, work)};
   account.head.prefill_flops = account.head.decode_flops;
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
-    account.layers.push_back(of_layer(form, blocks[layer], layer, work));
+    const bool reads = reads_keys_and_values(static_cast<int64_t>(layer), num_layers, form.num_kv_shared_layers);
+    account.layers.push_back(of_layer(form, blocks[layer], layer, reads, work));
   }
   return account;
 }

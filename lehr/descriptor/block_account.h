@@ -64,15 +64,17 @@ struct DecoderForm {
                                                           ///< heads.
   bool qkv_bias = false;                                  ///< Biases of the query, key and value projections.
   bool output_bias = false;                               ///< A bias of the output projection.
-  bool output_gate = false;           ///< A gate per element of the output, projected with the queries.
-  bool attention_sinks = false;       ///< A learned attention sink per query head.
-  int64_t ffn_matrices = 3;           ///< Matrices of a feed-forward block or an expert: 3 with a gate, 2 without.
-  bool ffn_bias = false;              ///< Biases of all of these matrices.
-  bool router_bias = false;           ///< A router bias that is a parameter.
-  bool router_scales = false;         ///< A factor per element of the router's input, and one per expert.
-  bool shared_expert_gate = false;    ///< A gate of the shared expert's output.
-  int64_t moe_latent_size = 0;        ///< Width of the tokens that routed experts map, between two projections; 0:
-                                      ///< hidden_size.
+  bool output_gate = false;         ///< A gate per element of the output, projected with the queries.
+  bool attention_sinks = false;     ///< A learned attention sink per query head.
+  int64_t ffn_matrices = 3;         ///< Matrices of a feed-forward block or an expert: 3 with a gate, 2 without.
+  bool ffn_bias = false;            ///< Biases of all of these matrices.
+  bool router_bias = false;         ///< A router bias that is a parameter.
+  bool router_scales = false;       ///< A factor per element of the router's input, and one per expert.
+  bool shared_expert_gate = false;  ///< A gate of the shared expert's output.
+  int64_t moe_latent_size = 0;      ///< Width of the tokens that routed experts map, between two projections; 0:
+                                    ///< hidden_size.
+  int64_t hidden_size_per_layer_input = 0;  ///< Width of the per-layer inputs; 0: there are none.
+  int64_t num_kv_shared_layers = 0;         ///< The last layers, which attend to keys and values of earlier ones.
   std::vector<int64_t> windows = {};  ///< Tokens that a token of each layer sees at most by the model's keys, 0 for all
                                       ///< of them; empty: all layers see all.
   std::optional<AttentionHeadsForm> full_attention = {};     ///< Of layers without a window, if they differ.
@@ -87,6 +89,11 @@ struct DecoderForm {
   /// Returns the heads of a layer with this window; 0: none.
   AttentionHeadsForm heads(int64_t window) const;
 };
+
+/// Whether a layer attends to the keys and values of an earlier one, in a model whose last `num_kv_shared_layers` do.
+constexpr bool reads_keys_and_values(int64_t layer, int64_t num_layers, int64_t num_kv_shared_layers) {
+  return layer >= num_layers - num_kv_shared_layers;
+}
 
 /// The use of a model that costs are computed for.
 struct Workload {
@@ -117,14 +124,14 @@ struct Account {
 /// The sub-blocks of a layer, each with its norms; a no-op is all zeros.
 struct LayerAccount {
   Account attention;
-  Account ffn;
+  Account ffn;  ///< With the gate and the projection of the layer's own input, if it has one.
 
   Account total() const;
 };
 
 /// The costs of a model by its parts.
 struct ModelAccount {
-  Account embeddings;
+  Account embeddings;  ///< With the table and the projection of the inputs of layers, if there are any.
   std::vector<LayerAccount> layers;
   Account head;  ///< The final norm and the output matrix, of which a tied one counts in FLOPs only.
 

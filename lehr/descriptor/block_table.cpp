@@ -95,9 +95,11 @@ std::string attention_text(const ModelBlocks& model, size_t layer) {
         "latent of {} + {}", form.latent_attention->kv_lora_rank, form.latent_attention->qk_rope_head_dim);
   }
   const int64_t window = form.window(layer, *attention);
+  const auto index = static_cast<int64_t>(layer), layers = static_cast<int64_t>(model.blocks.size());
   return fmt::format(
-      "{} KV head{}{}",
+      "{} {}KV head{}{}",
       attention->num_key_value_heads,
+      reads_keys_and_values(index, layers, form.num_kv_shared_layers) ? "shared " : "",
       attention->num_key_value_heads == 1 ? "" : "s",
       window > 0 ? fmt::format(", window {}", window) : "");
 }

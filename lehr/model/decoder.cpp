@@ -32,7 +32,11 @@ TensorDict hidden(const DecoderStageShape& shape, int64_t batch, int64_t tokens,
       "training.seq_len: {} tokens cannot be split evenly over parallelism.tensor_parallel_degree = {}",
       tokens,
       parts);
-  TensorDict result{{"hidden_states", on_meta({batch, tokens / parts, shape.hidden_size}, shape.dtype)}};
+  TensorDict result;
+  if (shape.cross_layer != nullptr) {
+    result = shape.cross_layer->sent(layers_done, batch, tokens, parts, shape.dtype);
+  }
+  result["hidden_states"] = on_meta({batch, tokens / parts, shape.hidden_size}, shape.dtype);
   if (shape.snapshot_mode != HiddenStatesAggregationMode::no) {
     // One more entry for the embeddings.
     result["hidden_states_snapshot"] = on_meta({layers_done + 1, batch, shape.hidden_size}, shape.dtype);
@@ -89,21 +93,6 @@ TensorDict infer_decoder_inputs(const DecoderStageShape& shape, const TensorDict
 TensorDict infer_decoder_outputs(const DecoderStageShape& shape, const TensorDict& inputs, int64_t n_microbatches) {
   const auto [batch, tokens] = microbatch_shape(inputs, n_microbatches);
   return hidden(shape, batch, tokens, shape.layers_before + shape.local_layers);
-}
-
-at::Tensor scaled_embeddings(const at::Tensor& embeddings, double factor) {
-  if (factor == 1) {
-    return embeddings;
-  }
-  const auto dtype = embeddings.scalar_type();
-  const auto narrow = static_cast<float>(factor);
-  float rounded = narrow;
-  if (dtype == at::kBFloat16) {
-    rounded = c10::BFloat16(narrow);
-  } else if (dtype == at::kHalf) {
-    rounded = c10::Half(narrow);
-  }
-  return embeddings * (dtype == at::kDouble ? factor : double{rounded});
 }
 
 at::Tensor default_position_ids(int64_t tokens, int64_t offset, at::Device device) {

@@ -11,7 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "lehr/model/cross_layer_inputs.h"
 #include "lehr/model/layer_pattern.h"
+#include "lehr/model/per_layer_inputs.h"
+#include "lehr/model/scaled_embeddings.h"
 #include "lehr/nn/activation_checkpoint.h"
 #include "lehr/nn/embedding.h"
 #include "lehr/nn/model.h"
@@ -60,6 +63,7 @@ struct DecoderStageShape {
   int64_t layers_before, local_layers, hidden_size;
   int64_t sequence_parts;  // number of parts of a sequence, of which hidden states are one
   at::ScalarType dtype;
+  const CrossLayerShape* cross_layer = nullptr;  // null: layers read nothing else
 };
 /// Implement pipeline::ModuleSupportsPipelining for a stage of this shape.
 TensorDict infer_decoder_inputs(const DecoderStageShape& shape, const TensorDict& inputs, int64_t n_microbatches);
@@ -96,9 +100,6 @@ class Snapshots {
 /// Positions offset..offset+tokens-1, (1, tokens) int64.
 at::Tensor default_position_ids(int64_t tokens, int64_t offset, at::Device device);
 
-/// Embeddings times `factor`, which is rounded to their dtype first, as transformers does for Gemma.
-at::Tensor scaled_embeddings(const at::Tensor& embeddings, double factor);
-
 /// Constructs the layer with this index: by `Layer(params, index)` if layers differ by index, else by `Layer(params)`.
 template <class Layer, class LayerParameters>
 Layer make_layer(const LayerParameters& params, int64_t index) {
@@ -122,6 +123,12 @@ int64_t rotary_dim_of(const LayerParameters& params, bool slides) {
   }
 }
 
+/// True for families whose layers may read more than hidden states, which cross_layer() of their parameters tells.
+template <class LayerParameters>
+inline constexpr bool kHasCrossLayerInputs = requires(LayerParameters p) {
+  p.cross_layer();
+};
+
 /// A decoder backbone for one stage. `Layer` is a module holder with the constructor `Layer(LayerParameters)`, or
 /// `Layer(LayerParameters, index)` if layers differ by index, and `forward(hidden_states, position_embeddings,
 /// attention_mask, cache)`. Its norms, their order and the names of its members are its own.
@@ -139,7 +146,7 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
       HiddenStatesAggregationMode hidden_states_snapshot_mode,
       ActivationCheckpointing enable_checkpointing);
 
-  /// Returns 'hidden_states' and, if collected, 'hidden_states_snapshot'.
+  /// Returns 'hidden_states' and, if collected, 'hidden_states_snapshot'; for the next stage, what its layers read.
   nn::ModelOutputs forward(const nn::ModelInputs& inputs);
 
   /// Rotary positions of layers with full attention, for these inputs and the stage's hidden states.
@@ -174,10 +181,12 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
   TensorDict infer_stage_outputs_from_pipeline_inputs(const TensorDict& inputs, int64_t n_microbatches) const override;
 
   nn::SplitTokenEmbeddings embed_tokens{nullptr};  // first stage only
+  PerLayerInputs per_layer{nullptr};               // first stage of models whose layers have inputs of their own
   std::shared_ptr<nn::LayerMapImpl<Layer>> layers;
   nn::RMSNorm norm{nullptr};  // last stage only
 
  private:
+  void add_per_layer_inputs(const Parameters& params);
   DecoderStageShape shape() const;
   at::Tensor position_ids_of(const nn::ModelInputs& inputs, const at::Tensor& hidden_states) const;
 
@@ -187,6 +196,7 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
   nn::RotaryEmbeddingProvider rope_provider_;
   std::optional<nn::RotaryEmbeddingProvider> sliding_rope_provider_;
   LayerPattern pattern_;
+  std::optional<CrossLayerShape> cross_layer_;  // of families whose layers may read more than hidden states
   double embedding_factor_;
   std::shared_ptr<nn::RouterLosses> router_losses_;  // null without experts
   int64_t first_layer_ = 0;

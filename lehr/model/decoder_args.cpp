@@ -65,6 +65,8 @@ descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderCo
     form.full_attention = {
         .head_dim = config.full_attention->head_dim, .keys_as_values = config.full_attention->keys_as_values};
   }
+  form.hidden_size_per_layer_input = config.hidden_size_per_layer_input;
+  form.num_kv_shared_layers = config.num_kv_shared_layers;
   if (config.latent_attention) {
     form.latent_attention = config.latent_attention->form();
   }
@@ -89,6 +91,7 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
   const bool embeddings_multiply = config.head == descriptor::Head::causal_lm && config.tie_word_embeddings;
   const int64_t embeddings = config.vocab_size * config.hidden_size;
   int64_t multiplied = counts.num_parameters - (embeddings_multiply ? 0 : embeddings);
+  multiplied -= config.vocab_size * config.num_hidden_layers * config.hidden_size_per_layer_input;  // their table
   multiplied += config.mtp_modules() * embeddings;  // each uses the head once more
   for (const nn::MoELayerImpl* moe_layer : nn::moe_layers(model)) {
     multiplied -= moe_layer->num_idle_parameters();
@@ -110,9 +113,10 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
     attention += attention_of_layers.back();
     linear_of_layers.push_back(is_linear ? config.flops_of_states() : 0);
     linear += linear_of_layers.back();
-    const int64_t cached = kept == nullptr || is_linear ? 0
-                           : config.latent_attention    ? config.latent_attention->cached_per_token()
-                                                        : 2 * kept->num_key_value_heads * config.query_width(layer);
+    const bool has_none = kept == nullptr || is_linear || config.reads_keys_and_values(layer);
+    const int64_t cached = has_none                  ? 0
+                           : config.latent_attention ? config.latent_attention->cached_per_token()
+                                                     : 2 * kept->num_key_value_heads * config.query_width(layer);
     counts.kv_cache_per_token.push_back(cached);
   }
   attention += config.mtp_modules() * attention_of_pair(0) * seq_len;

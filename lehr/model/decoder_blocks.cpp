@@ -47,14 +47,14 @@ BlockConfig plain_block(const DecoderConfig& shape, int64_t layer) {
   const bool undivided = undivided_attention(shape, layer) != nullptr;
   BlockConfig block{
       .attention = AttentionSubblock{.num_key_value_heads = undivided ? 1 : shape.key_value_heads(layer)},
-      .ffn = FFNSubblock{shape.intermediate_size}};
+      .ffn = FFNSubblock{shape.ffn_width(layer)}};
   if (has_experts(shape, layer)) {
     block.ffn = MoESubblock{
         .num_local_experts = shape.moe->num_experts,
         .num_experts_per_tok = shape.moe->num_experts_per_tok,
         .expert_intermediate_dim = shape.moe->moe_intermediate_size,
         .shared_expert_intermediate_dim =
-            shape.moe->beside_dense ? shape.intermediate_size : shape.moe->shared_expert_width()};
+            shape.moe->beside_dense ? shape.ffn_width(layer) : shape.moe->shared_expert_width()};
   }
   if (shape.mamba2 && mixes_channels(shape.mamba2->mixer(layer))) {
     block.attention = descriptor::NoOpSubblock{};

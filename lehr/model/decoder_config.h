@@ -69,6 +69,10 @@ struct DecoderConfig {
   std::optional<FullAttentionHeads> full_attention = {};
   std::optional<double> final_logit_softcapping = {};  ///< Of the logits (ops/logit_softcap.h).
 
+  int64_t hidden_size_per_layer_input = 0;  ///< Width of the inputs of layers (model/per_layer_inputs.h); 0: none.
+  int64_t num_kv_shared_layers = 0;         ///< The last layers, which read keys and values of earlier ones.
+  bool use_double_wide_mlp = false;         ///< Their feed-forward blocks have twice the intermediate_size.
+
   /// The number of modules for multi-token prediction that the model has.
   int64_t mtp_modules() const {
     return keeps_mtp_modules && head == descriptor::Head::causal_lm ? num_nextn_predict_layers : 0;
@@ -83,6 +87,14 @@ struct DecoderConfig {
   }
   int64_t value_width(int64_t layer) const {
     return latent_attention ? latent_attention->v_head_dim : query_width(layer);
+  }
+  /// True for a layer that attends to keys and values of an earlier one.
+  bool reads_keys_and_values(int64_t layer) const {
+    return descriptor::reads_keys_and_values(layer, num_hidden_layers, num_kv_shared_layers);
+  }
+  /// Inner width of the feed-forward block of a layer without experts, unless a block config has another.
+  int64_t ffn_width(int64_t layer) const {
+    return use_double_wide_mlp && reads_keys_and_values(layer) ? 2 * intermediate_size : intermediate_size;
   }
   /// Key and value heads of a layer with grouped-query attention, unless a block config has others.
   int64_t key_value_heads(int64_t layer) const {

@@ -32,6 +32,7 @@ DecoderImpl<Layer, LayerParameters>::DecoderImpl(
   if (stage.is_current_stage_first()) {
     embed_tokens = register_module("embed_tokens", nn::SplitTokenEmbeddings(params.vocabulary(), hidden_size_, init));
   }
+  add_per_layer_inputs(params);
   require(
       params.layers.empty() || static_cast<int64_t>(params.layers.size()) == params.num_hidden_layers,
       "layers: expected parameters for each of the {} layers, found {}",
@@ -61,6 +62,25 @@ DecoderImpl<Layer, LayerParameters>::DecoderImpl(
 }
 
 template <class Layer, class LayerParameters>
+void DecoderImpl<Layer, LayerParameters>::add_per_layer_inputs(const Parameters& params) {
+  if constexpr (kHasCrossLayerInputs<LayerParameters>) {
+    cross_layer_ = params.layer.cross_layer();
+    const int64_t width = cross_layer_->hidden_size_per_layer_input;
+    if (width > 0 && stage_.is_current_stage_first()) {
+      per_layer = register_module(
+          "per_layer",
+          PerLayerInputs(PerLayerInputsParameters{
+              .vocabulary = params.vocabulary(),
+              .hidden_size = hidden_size_,
+              .num_hidden_layers = params.num_hidden_layers,
+              .hidden_size_per_layer_input = width,
+              .rms_norm_eps = params.layer.rms_norm_eps,
+              .init = nn::Init::normal(params.layer.initializer_range)}));
+    }
+  }
+}
+
+template <class Layer, class LayerParameters>
 nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInputs& inputs) {
   Snapshots snapshots(hidden_states_snapshot_mode_, inputs, sequence_parts_);
 
@@ -85,6 +105,11 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
 
   const nn::AttentionMask attention_mask = nn::with_cumulative_lengths(inputs.attention_mask, hidden_states.size(0));
 
+  std::optional<CrossLayerInputs> across;
+  if (cross_layer_) {
+    const at::Tensor own = per_layer ? per_layer(inputs.input_ids, hidden_states) : at::Tensor();
+    across.emplace(*cross_layer_, first_layer_, position_ids.size(-1), own, inputs.cross_layer);
+  }
   nn::LayerDistances distances(inputs.distillation.get());
   size_t local = 0;
   for (auto& [index, layer] : *layers) {
@@ -93,12 +118,17 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
       inputs.layer_inputs->push_back(hidden_states);
     }
     const nn::PositionEmbeddings& position_embeddings = pattern_.slides(index) ? of_sliding : of_full;
-    // Captured by value: with activation checkpointing, backward calls this after the frame has ended.
-    auto block = [current = layer, position_embeddings, mask = attention_mask, cache](const at::Tensor& x) mutable {
-      return current(x, position_embeddings, mask, cache);
-    };
-    hidden_states =
-        cache == nullptr ? nn::run_layer(checkpointing_, index, block, hidden_states) : block(hidden_states);
+    if constexpr (kHasCrossLayerInputs<LayerParameters>) {
+      hidden_states =
+          across->run(checkpointing_, index, layer, hidden_states, position_embeddings, attention_mask, cache);
+    } else {
+      // Captured by value: with activation checkpointing, backward calls this after the frame has ended.
+      auto block = [current = layer, position_embeddings, mask = attention_mask, cache](const at::Tensor& x) mutable {
+        return current(x, position_embeddings, mask, cache);
+      };
+      hidden_states =
+          cache == nullptr ? nn::run_layer(checkpointing_, index, block, hidden_states) : block(hidden_states);
+    }
     if (inputs.layer_outputs != nullptr) {
       inputs.layer_outputs->push_back(hidden_states);
     }
@@ -114,7 +144,8 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
       .logps = {},
       .scores = {},
       .embeddings = {},
-      .distilled = {.cosine_distance = distances.mean()}};
+      .distilled = {.cosine_distance = distances.mean()},
+      .cross_layer = across ? across->sent(first_layer_ + num_local_layers()) : TensorDict()};
 }
 
 template <class Layer, class LayerParameters>
@@ -167,7 +198,8 @@ DecoderStageShape DecoderImpl<Layer, LayerParameters>::shape() const {
       .local_layers = num_local_layers(),
       .hidden_size = hidden_size_,
       .sequence_parts = sequence_parts_.count,
-      .dtype = output_dtype()};
+      .dtype = output_dtype(),
+      .cross_layer = cross_layer_ ? &*cross_layer_ : nullptr};
 }
 
 template <class Layer, class LayerParameters>

@@ -47,7 +47,9 @@ double latent_parameters(const DecoderConfig& shape, const LatentAttentionConfig
 Totals totals_of(const DecoderConfig& shape, const std::vector<descriptor::BlockConfig>& blocks) {
   const double hidden = real(shape.hidden_size);
   const double labels = descriptor::is_classifier(shape.head) ? real(shape.num_labels) : 0;
+  const double inputs = real(shape.num_hidden_layers) * real(shape.hidden_size_per_layer_input);
   Totals totals{.parameters = hidden * (2 * real(shape.vocab_size) + labels)};
+  totals.parameters += inputs * (real(shape.vocab_size) + 3 * hidden);
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
     const auto& block = blocks[layer];
     const auto* attention = std::get_if<AttentionSubblock>(&block.attention);
@@ -100,6 +102,15 @@ void check_sizes(const DecoderConfig& shape, const std::string& where) {
     if (const int64_t heads = shape.full_attention->num_key_value_heads; heads != 0) {
       require_size(where, "num_global_key_value_heads", heads);
     }
+  }
+  require(
+      shape.num_kv_shared_layers >= 0 && shape.num_kv_shared_layers <= shape.num_hidden_layers,
+      "{}num_kv_shared_layers: expected a number from 0 to num_hidden_layers ({}), found {}",
+      where,
+      shape.num_hidden_layers,
+      shape.num_kv_shared_layers);
+  if (shape.hidden_size_per_layer_input != 0) {
+    require_size(where, "hidden_size_per_layer_input", shape.hidden_size_per_layer_input);
   }
   require_size(where, "max_position_embeddings", shape.max_position_embeddings);
   if (descriptor::is_classifier(shape.head)) {

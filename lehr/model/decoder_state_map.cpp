@@ -7,6 +7,7 @@
 namespace lehr::model {
 
 namespace {
+constexpr std::string_view kTable = ".token_embedding.";  // before the segment of a vocabulary
 constexpr std::string_view kGroupedExperts = ".grouped_experts.";
 constexpr std::string_view kSharedExpert = ".mlp.shared_expert.";    // one expert, with the width of all of them
 constexpr const char* kStoredSharedExpert = ".mlp.shared_experts.";  // DeepSeek-V3's name
@@ -78,7 +79,6 @@ state::StateMap decoder_state_map(
     const nn::SplitVocabulary& vocabulary,
     descriptor::ExpertLayout layout,
     descriptor::Head head_kind) {
-  const std::string embeddings = "model.embed_tokens.token_embedding.";
   const std::string head = "lm_head.lm_head.";
   const std::string router = ".mlp.router.gate.";
   std::vector<state::StateMap> maps;
@@ -97,9 +97,10 @@ state::StateMap decoder_state_map(
         ++end;
       }
     };
-    if (name.starts_with(embeddings)) {
-      take(embeddings);
-      maps.push_back(table("model.embed_tokens.weight", embeddings, vocabulary));
+    if (const size_t at = name.find(kTable); at != std::string::npos) {
+      const std::string segments = name.substr(0, at) + std::string(kTable);
+      take(segments);
+      maps.push_back(table(name.substr(0, at) + ".weight", segments, vocabulary));
     } else if (name.starts_with(head)) {
       take(head);
       maps.push_back(table("lm_head.weight", head, vocabulary));

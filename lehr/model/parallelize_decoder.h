@@ -49,6 +49,11 @@ void tensor_parallel_decoder(mesh::DistributedContext& context, Backbone& model)
   if (model.embed_tokens) {
     shard::vocab_parallel(*model.embed_tokens, context);
   }
+  if (model.per_layer) {
+    shard::vocab_parallel(*model.per_layer->embed_tokens_per_layer, context);
+    shard::on_parts(*model.per_layer->per_layer_model_projection, context);
+    shard::on_parts(*model.per_layer->per_layer_projection_norm, context);
+  }
   for (auto& [index, layer] : *model.layers) {
     name_layer(index, [&context, &own = *layer] { tensor_parallel_layer(own, context); });
     for (const nn::MoELayerImpl* moe_layer : nn::moe_layers(*layer)) {
@@ -135,6 +140,16 @@ std::vector<shard::UnitModules> decoder_units(Backbone& model, std::shared_ptr<n
     if (reads_embeddings) {
       units.back().modules.push_back(std::move(reads_embeddings));
     }
+  }
+  if (model.per_layer) {
+    // Two units: backward of a unit ends with the gradients of its inputs. The table's ids have none, so a unit of all
+    // three would end with the projection's input, before or after the table's own gradient.
+    units.push_back(
+        {.name = "per_layer.embed_tokens_per_layer", .modules = {model.per_layer->embed_tokens_per_layer.ptr()}});
+    units.push_back(
+        {.name = "per_layer",
+         .modules = {
+             model.per_layer->per_layer_model_projection.ptr(), model.per_layer->per_layer_projection_norm.ptr()}});
   }
   for (auto& [index, layer] : *model.layers) {
     if (nn::named_parameters(*layer).empty()) {

@@ -4,6 +4,7 @@
 
 #include <concepts>
 #include <functional>
+#include <vector>
 
 #include "lehr/base/torch.h"
 
@@ -39,21 +40,29 @@ struct ActivationCheckpointing {
   constexpr double cost(int64_t layer) const { return !applies_to(layer) ? 1.0 : matmuls_only ? 11.0 / 9 : 4.0 / 3; }
 };
 
-/// Runs `block(input)`, the layer with index `layer`, and saves the activations that `policy` allows.
+/// A part of a model with several inputs and outputs, all of which are defined.
+using TensorsBlock = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
+
+/// Runs `block(inputs)`, the layer with index `layer`, and saves the activations that `policy` allows.
+std::vector<at::Tensor> run_layer(
+    ActivationCheckpointing policy, int64_t layer, const TensorsBlock& block, const std::vector<at::Tensor>& inputs);
+
+/// The same with one input and one output.
 at::Tensor run_layer(
     ActivationCheckpointing policy,
     int64_t layer,
     const std::function<at::Tensor(const at::Tensor&)>& block,
     const at::Tensor& input);
 
-/// Runs `block(input)` and saves only `input`; backward runs the block again and differentiates that run. Gradients
-/// reach `input` and every parameter that the block reads, whether or not `input` itself requires one. The block must
+/// Runs `block(inputs)` and saves only `inputs`; backward runs the block again and differentiates that run. Gradients
+/// reach the inputs and every parameter that the block reads, whether or not an input requires one. The block must
 /// compute the same result both times. Without grad mode it only runs the block.
 ///
 /// With deferred wgrad (ops/weight_gradients.h), the block is recomputed once, in the dgrad pass.
 ///
 /// Gradients of parameters are accumulated into their .grad during backward, so use `Tensor::backward`, not
 /// `torch::autograd::grad` for selected parameters.
+std::vector<at::Tensor> checkpoint(const TensorsBlock& block, const std::vector<at::Tensor>& inputs);
 at::Tensor checkpoint(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input);
 
 /// True while run_layer() runs a block on this thread under a policy with ActivationCheckpointing::regather.

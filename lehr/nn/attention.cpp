@@ -57,8 +57,11 @@ GroupedQueryAttentionImpl::GroupedQueryAttentionImpl(const GroupedQueryAttention
   const bool bias = params.attention_bias;
   q_proj = register_module(
       "q_proj", Linear(params.hidden_size, output_gate_ ? 2 * query_size : query_size, params.init, bias));
-  k_proj = register_module("k_proj", Linear(params.hidden_size, key_value_size, params.init, bias));
-  if (!params.keys_as_values) {
+  const bool own_keys = !params.reads_keys_and_values;
+  if (own_keys) {
+    k_proj = register_module("k_proj", Linear(params.hidden_size, key_value_size, params.init, bias));
+  }
+  if (own_keys && !params.keys_as_values) {
     v_proj = register_module("v_proj", Linear(params.hidden_size, key_value_size, params.init, bias));
   }
   o_proj =
@@ -68,7 +71,9 @@ GroupedQueryAttentionImpl::GroupedQueryAttentionImpl(const GroupedQueryAttention
     const int64_t query_norm_size = full ? query_size : params.head_dim;
     const int64_t key_norm_size = full ? key_value_size : params.head_dim;
     q_norm = register_module("q_norm", RMSNorm(query_norm_size, *params.qk_norm_eps, params.qk_norm_weight));
-    k_norm = register_module("k_norm", RMSNorm(key_norm_size, *params.qk_norm_eps, params.qk_norm_weight));
+    if (own_keys) {
+      k_norm = register_module("k_norm", RMSNorm(key_norm_size, *params.qk_norm_eps, params.qk_norm_weight));
+    }
   }
   if (params.sinks) {
     declare_parameter("sinks", sinks, {params.num_attention_heads}, params.init);
@@ -79,47 +84,73 @@ at::Tensor GroupedQueryAttentionImpl::forward(
     const at::Tensor& hidden_states,
     const PositionEmbeddings& position_embeddings,
     const AttentionMask& mask,
-    KeyValueCache* cache) {
+    KeyValueCache* cache,
+    KeysAndValues* shared) {
   const int64_t batch = hidden_states.size(0);
   const int64_t tokens = hidden_states.size(1);
 
   const int64_t query_width = output_gate_ ? 2 * head_dim_ : head_dim_;
   at::Tensor query = q_proj(hidden_states);  // (B, T, Hq * D)
-  at::Tensor key = k_proj(hidden_states);    // (B, T, Hkv * D)
-  at::Tensor value = v_proj ? at::Tensor() : key;
   if (q_norm && qk_norm_width_ == QKNormWidth::full) {
     query = q_norm(query);
-    key = k_norm(key);
-  }
-  if (v_proj) {
-    value = v_proj(hidden_states);
   }
   query = query.view({batch, tokens, -1, query_width});  // (B, T, Hq, D)
-  key = key.view({batch, tokens, -1, head_dim_});        // (B, T, Hkv, D)
-  value = value.view({batch, tokens, -1, head_dim_});    // (B, T, Hkv, D)
-  if (v_norm_eps_) {
-    value = rms_norm(value, *v_norm_eps_);
-  }
   at::Tensor gate;
   if (output_gate_) {
     gate = query.narrow(-1, head_dim_, head_dim_);  // (B, T, Hq, D)
     query = query.narrow(-1, 0, head_dim_);
   }
-  std::tie(query, key) = with_positions(query, key, position_embeddings);
-  AttentionMask seen = mask;
-  if (cache != nullptr) {
-    std::tie(key, value) = cache->append(key, value, options_.window);  // (B, S, Hkv, D)
-    if (const int64_t behind = cache->length() - key.size(1); behind > 0) {
-      seen = ops::without_first_keys(mask, behind, cache->length());  // those that the window has left behind
+  KeysAndValues seen;
+  if (k_proj) {
+    seen = keys_and_values(hidden_states, position_embeddings, cache, query);
+    if (shared != nullptr) {
+      // Backward of later layers reads them before FSDP unshards this layer's weights again.
+      seen.keys = ops::without_recomputation(seen.keys);
+      seen.values = ops::without_recomputation(seen.values);
+      *shared = seen;
     }
+  } else {
+    require(shared != nullptr && shared->keys.defined(), "attention: expected keys and values of an earlier layer");
+    seen = *shared;
+    query = std::get<0>(with_positions(query, /*key=*/{}, position_embeddings));
   }
   ops::AttentionOptions options = options_;
   options.sinks = sinks;
-  at::Tensor attended = attend(query, key, value, seen, options);  // (B, T, Hq, D)
+  at::Tensor attended = attend(  // (B, T, Hq, D)
+      query,
+      seen.keys,
+      seen.values,
+      seen.behind > 0 ? ops::without_first_keys(mask, seen.behind, seen.behind + seen.keys.size(1)) : mask,
+      options);
   if (output_gate_) {
     attended = attended * gate.sigmoid();
   }
   return o_proj(attended.reshape({batch, tokens, -1}));
+}
+
+KeysAndValues GroupedQueryAttentionImpl::keys_and_values(
+    const at::Tensor& hidden_states,
+    const PositionEmbeddings& position_embeddings,
+    KeyValueCache* cache,
+    at::Tensor& query) {
+  const int64_t batch = hidden_states.size(0);
+  const int64_t tokens = hidden_states.size(1);
+  at::Tensor key = k_proj(hidden_states);                   // (B, T, Hkv * D)
+  at::Tensor value = v_proj ? v_proj(hidden_states) : key;  // (B, T, Hkv * D)
+  if (k_norm && qk_norm_width_ == QKNormWidth::full) {
+    key = k_norm(key);
+  }
+  key = key.view({batch, tokens, -1, head_dim_});      // (B, T, Hkv, D)
+  value = value.view({batch, tokens, -1, head_dim_});  // (B, T, Hkv, D)
+  if (v_norm_eps_) {
+    value = rms_norm(value, *v_norm_eps_);
+  }
+  std::tie(query, key) = with_positions(query, key, position_embeddings);
+  if (cache == nullptr) {
+    return {.keys = key, .values = value};
+  }
+  std::tie(key, value) = cache->append(key, value, options_.window);  // (B, S, Hkv, D)
+  return {.keys = key, .values = value, .behind = cache->length() - key.size(1)};
 }
 
 std::tuple<at::Tensor, at::Tensor> GroupedQueryAttentionImpl::with_positions(
@@ -127,7 +158,7 @@ std::tuple<at::Tensor, at::Tensor> GroupedQueryAttentionImpl::with_positions(
   const auto& [cos, sin] = position_embeddings;
   const bool norm_heads = q_norm && qk_norm_width_ == QKNormWidth::head;
   if (rotary_dim_ == 0) {
-    return norm_heads ? std::tuple{q_norm(query), k_norm(key)} : std::tuple{query, key};
+    return norm_heads ? std::tuple{q_norm(query), key.defined() ? k_norm(key) : key} : std::tuple{query, key};
   }
   require(
       cos.defined() && cos.size(-1) == rotary_dim_,
@@ -135,8 +166,9 @@ std::tuple<at::Tensor, at::Tensor> GroupedQueryAttentionImpl::with_positions(
       rotary_dim_,
       cos.defined() ? cos.size(-1) : 0);
   if (norm_heads) {
+    const at::Tensor of_keys = k_norm ? k_norm->weight : at::Tensor();
     return ops::qk_norm_rotary(
-        query, key, q_norm->weight, k_norm->weight, q_norm->eps(), cos, sin, rotary_style_, q_norm->kind());
+        query, key, q_norm->weight, of_keys, q_norm->eps(), cos, sin, rotary_style_, q_norm->kind());
   }
   return ops::apply_rotary(query, key, cos, sin, rotary_style_);
 }

@@ -86,6 +86,16 @@ struct GroupedQueryAttentionParameters {
   bool keys_as_values = false;            ///< No v_proj: a value is its key before QK-norm and rotation (Gemma 4).
   std::optional<double> v_norm_eps = {};  ///< Epsilon of an RMSNorm of each value head, which has no weight (Gemma 4);
                                           ///< none if unset.
+  /// No k_proj, v_proj or k_norm: the module attends to keys and values of an earlier layer (Gemma 4; Brandon et al.,
+  /// https://arxiv.org/abs/2405.12981).
+  bool reads_keys_and_values = false;
+};
+
+/// The keys and values that a layer attends to, for later layers that read them.
+struct KeysAndValues {
+  at::Tensor keys;     ///< (B, S, Hkv, D), after norm and rotation; with a cache, of all positions that are kept.
+  at::Tensor values;   ///< (B, S, Hkv, D)
+  int64_t behind = 0;  ///< Positions before them that a window has left behind.
 };
 
 /// Causal self-attention with grouped key/value heads and rotary positions. The number of local heads follows from the
@@ -96,20 +106,23 @@ class GroupedQueryAttentionImpl : public Module, public HasAttentionCore {
   explicit GroupedQueryAttentionImpl(const GroupedQueryAttentionParameters& params);
 
   /// Maps (B, T, C) to (B, T, C). With a cache, the T tokens follow those in the cache. The angles have rotary_dim
-  /// elements, and are not read if that is 0.
+  /// elements, and are not read if that is 0. With reads_keys_and_values, `shared` holds the keys and values to attend
+  /// to, and `cache` is not used; otherwise `shared`, if given, is set to those of this module.
   at::Tensor forward(
       const at::Tensor& hidden_states,
       const PositionEmbeddings& position_embeddings,
       const AttentionMask& mask = {},
-      KeyValueCache* cache = nullptr);
+      KeyValueCache* cache = nullptr,
+      KeysAndValues* shared = nullptr);
 
   /// Number of heads of the whole module, even if its projections hold only some of them.
   int64_t num_attention_heads() const { return num_attention_heads_; }
+  int64_t head_dim() const { return head_dim_; }
   int64_t num_key_value_heads() const { return num_key_value_heads_; }
   QKNormWidth qk_norm_width() const { return qk_norm_width_; }
 
   Linear q_proj{nullptr};
-  Linear k_proj{nullptr};
+  Linear k_proj{nullptr};  // empty with reads_keys_and_values, like v_proj and k_norm
   Linear v_proj{nullptr};  // empty with keys_as_values
   Linear o_proj{nullptr};
   RMSNorm q_norm{nullptr};  // empty without QK-norm
@@ -117,7 +130,14 @@ class GroupedQueryAttentionImpl : public Module, public HasAttentionCore {
   at::Tensor sinks;  // (Hq), undefined without sinks
 
  private:
-  // Applies QK-norm over heads, if there is one, and the rotation to queries and keys.
+  // Projects hidden states to keys and values, applies with_positions() to them and to `query`, and appends them to the
+  // cache, if there is one.
+  KeysAndValues keys_and_values(
+      const at::Tensor& hidden_states,
+      const PositionEmbeddings& position_embeddings,
+      KeyValueCache* cache,
+      at::Tensor& query);
+  // Applies QK-norm over heads, if there is one, and the rotation; to queries alone if `key` is undefined.
   std::tuple<at::Tensor, at::Tensor> with_positions(
       const at::Tensor& query, const at::Tensor& key, const PositionEmbeddings& position_embeddings);
 

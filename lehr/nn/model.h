@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lehr/base/error.h"
@@ -36,6 +37,19 @@ struct ModelInputs {
       nullptr;  ///< If set, receives the input (B, T, H) of each local layer, in order.
   std::vector<at::Tensor>* layer_outputs = nullptr;              ///< The same for the outputs, before the final norm.
   std::shared_ptr<const DistillationTargets> distillation = {};  ///< For a causal LM, with labels.
+  std::map<std::string, at::Tensor> cross_layer = {};  ///< What the previous stage has sent besides hidden states
+                                                       ///< and snapshots (model/cross_layer_inputs.h).
+
+  /// Sets what a stage receives, which is to_dict() of the outputs of the previous one.
+  void receive(std::map<std::string, at::Tensor> tensors) {
+    const auto take = [&tensors](const char* name) {
+      auto node = tensors.extract(name);
+      return node.empty() ? at::Tensor() : std::move(node.mapped());
+    };
+    hidden_states = take("hidden_states");
+    hidden_states_snapshot = take("hidden_states_snapshot");
+    cross_layer = std::move(tensors);
+  }
 };
 
 /// Results of a model's forward; those that do not apply are undefined.
@@ -46,8 +60,10 @@ struct ModelOutputs {
   at::Tensor scores;                  ///< (N, num_labels), or (B, T, num_labels) if not pooled; float32 or float64.
   at::Tensor embeddings;              ///< (N, E), or (B, T, E) if not pooled; float32 or float64.
   Distilled distilled = {};           ///< If the inputs have distillation; nll() then has no gradient.
-  at::Tensor future_nll = {};         ///< (B, T); if the inputs have future_ids: the mean over D of the NLL of the
-                                      ///< future labels, 0 where one is ignored. Float32 or float64.
+  std::map<std::string, at::Tensor> cross_layer = {};  ///< What the next stage needs besides hidden states and
+                                                       ///< snapshots (model/cross_layer_inputs.h).
+  at::Tensor future_nll = {};  ///< (B, T); if the inputs have future_ids: the mean over D of the NLL of the
+                               ///< future labels, 0 where one is ignored. Float32 or float64.
 
   /// (B, T) negative log-likelihood of the labels per token, float32 or float64; 0 where there is no label.
   const at::Tensor& nll() const { return logps; }
@@ -61,6 +77,7 @@ struct ModelOutputs {
         {"logps", logps},
         {"scores", scores},
         {"embeddings", embeddings}};
+    dict.insert(cross_layer.begin(), cross_layer.end());
     std::erase_if(dict, [](const auto& entry) { return !entry.second.defined(); });
     return dict;
   }

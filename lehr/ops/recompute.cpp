@@ -1,5 +1,7 @@
 #include "lehr/ops/recompute.h"
 
+#include <ATen/ops/_unsafe_view.h>
+
 #include <utility>
 
 #include "lehr/base/autograd_function.h"
@@ -48,6 +50,13 @@ std::shared_ptr<Node> maker_of(const at::Tensor& input) {
   const bool other_shape_only = input.numel() == base.numel() && input.is_contiguous() && base.is_contiguous();
   return other_shape_only ? able(base) : nullptr;
 }
+
+struct Identity : AutogradFunction<Identity> {
+  static at::Tensor forward(AutogradContext* /*ctx*/, const at::Tensor& x) {
+    return at::_unsafe_view(x, x.sizes());  // not a view to autograd, which maker_of() would follow
+  }
+  static variable_list backward(AutogradContext* /*ctx*/, const variable_list& grads) { return {grads[0]}; }
+};
 }  // namespace
 
 RecomputeMatmuls::RecomputeMatmuls(bool on) : scope_(kRecomputesMatmuls, on) {}
@@ -69,6 +78,10 @@ at::Tensor recomputable_in_parts(const at::Tensor& output, std::function<Recompu
       std::function<Recompute::Make()>([node, start = std::move(start)] { return start(&autograd_context(*node)); }),
       output));
   return output;
+}
+
+at::Tensor without_recomputation(const at::Tensor& tensor) {
+  return can_recompute(tensor) ? Identity::apply(tensor) : tensor;
 }
 
 bool can_recompute(const at::Tensor& tensor) {

@@ -83,6 +83,10 @@ bool can_recompute(const at::Tensor& tensor);
 /// undefined if the input is recomputable; then `ctx` holds the input's node, under `name`.
 at::Tensor save_or_recompute(torch::autograd::AutogradContext* ctx, const char* name, const at::Tensor& input);
 
+/// Returns `tensor` without its recomputation: operators that read it save it. For readers whose backward may run while
+/// the weights that `tensor` would be recomputed from are resharded.
+at::Tensor without_recomputation(const at::Tensor& tensor);
+
 /// save_or_recompute() for a matmul's input, which wgrad of `weight` and Function::recompute read. Undefined if neither
 /// will run, as for a frozen weight.
 at::Tensor save_operand(

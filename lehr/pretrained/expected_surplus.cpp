@@ -38,6 +38,34 @@ std::vector<std::string> mtp_prefixes(const Node& config) {
   return prefixes;
 }
 
+// Prefixes of projections and norms that published Gemma 4 checkpoints contain for layers that read the keys and values
+// of earlier ones. No model uses them.
+std::vector<std::string> unused_key_value_prefixes(const Node& config) {
+  const Node text = descriptor::text_config_of(config);
+  const auto int_of = [&text](const char* key) {
+    const Node* found = text.find(key);
+    return found != nullptr && found->is_int() ? found->as_int() : 0;
+  };
+  constexpr int64_t kMost = 4096;  // layers of any model
+  const Node* type = text.find("model_type");
+  const int64_t layers = std::min(int_of("num_hidden_layers"), kMost), shared = int_of("num_kv_shared_layers");
+  if (type == nullptr || !type->is_string() || type->as_string() != "gemma4_text" || shared <= 0 || shared > layers) {
+    return {};
+  }
+  const std::string own = "model.";
+  auto models = descriptor::text_model_prefixes(own);
+  models.push_back(own);
+  std::vector<std::string> prefixes;
+  for (int64_t layer = layers - shared; layer < layers; ++layer) {
+    for (const std::string& model : models) {
+      for (const char* module : {"k_proj", "v_proj", "k_norm", "v_norm"}) {
+        prefixes.push_back(fmt::format("{}layers.{}.self_attn.{}.", model, layer, module));
+      }
+    }
+  }
+  return prefixes;
+}
+
 std::vector<std::string> parts_to_leave_out(const std::filesystem::path& folder) {
   const std::filesystem::path file = path_beneath(folder, "config.json");
   const Node config = std::filesystem::is_regular_file(file) ? parse_json_file(file) : Node();
@@ -45,8 +73,8 @@ std::vector<std::string> parts_to_leave_out(const std::filesystem::path& folder)
     return {};
   }
   std::vector<std::string> prefixes = mtp_prefixes(config);
-  for (const std::string& prefix : descriptor::image_encoder_prefixes(config)) {
-    prefixes.push_back(prefix);
+  for (const auto& others : {descriptor::image_encoder_prefixes(config), unused_key_value_prefixes(config)}) {
+    prefixes.insert(prefixes.end(), others.begin(), others.end());
   }
   return prefixes;
 }

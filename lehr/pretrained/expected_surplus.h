@@ -14,7 +14,7 @@ namespace lehr::pretrained {
 
 /// Accepted tensors of a checkpoint other than parameters: tables that can be computed, a language model's head when a
 /// classifier is loaded, the head of a model with tied embeddings, and, if the folder's config.json says so, layers for
-/// multi-token prediction and an encoder of images.
+/// multi-token prediction, an encoder of images, and projections of keys and values that the model does not use.
 class ExpectedSurplus {
  public:
   /// `wanted` are the names of the model's own tensors. Both must outlive the object.

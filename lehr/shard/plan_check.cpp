@@ -12,6 +12,8 @@ namespace {
 using mesh::DistributedContext;
 using Kinds = Placement::Kind;
 
+constexpr const char* kSnapshot = "hidden_states_snapshot";  // between stages, without tokens
+
 // "model.layers.0.mlp.up_proj" for "model.layers.0.mlp.up_proj.weight".
 std::string module_of(const std::string& parameter) {
   const size_t dot = parameter.rfind('.');
@@ -176,36 +178,58 @@ class WithoutDropout {
   bool training_;
 };
 
-// Returns an input (B, T, ...) whose sequences are sharded over the axes `rows`, and whose positions over `positions`.
+// Returns an input (B, T, ...) whose sequences are sharded over the axes `rows`, and whose positions over cp.
 at::Tensor token_input(
     TypeChecker& checker,
     const std::vector<int64_t>& shape,
     at::ScalarType dtype,
-    AxisSet rows = set_of(kReplicas) | set_of(kDataShards),
-    AxisSet positions = set_of(kContext)) {
+    AxisSet rows = set_of(kReplicas) | set_of(kDataShards)) {
   const at::Tensor input = at::empty(shape, at::TensorOptions(at::kMeta).dtype(dtype));
   TensorType type = constant_type(shape);
-  for (const size_t axis : {kReplicas, kDataShards, kContext, kTensor}) {
-    if (checker.ranks(axis) > 1 && ((rows | positions) & set_of(axis)) != 0) {
-      type.cut(axis, (rows & set_of(axis)) != 0 ? 0 : 1);
+  for (const size_t axis : {kReplicas, kDataShards, kContext}) {
+    const bool of_rows = (rows & set_of(axis)) != 0;
+    if (checker.ranks(axis) > 1 && (of_rows || axis == kContext)) {
+      type.cut(axis, of_rows ? 0 : 1);
     }
   }
   checker.set(input, type);
   return input;
 }
 
+// Returns the dimension of a tensor between stages that `axis` shards. On tp it is that of heads if the tensor has all
+// `tokens` positions, as keys and values have, else that of positions.
+int64_t dim_between_stages(const at::Tensor& tensor, size_t axis, int64_t tokens) {
+  const bool of_rows = axis == kReplicas || axis == kDataShards;
+  return of_rows ? 0 : axis == kTensor && tensor.size(1) == tokens ? 2 : 1;
+}
+
+at::Tensor received_input(TypeChecker& checker, const at::Tensor& spec, int64_t tokens) {
+  const at::Tensor input = at::empty_like(spec);
+  TensorType type = constant_type(spec.sizes().vec());
+  for (const size_t axis : {kReplicas, kDataShards, kContext, kTensor}) {
+    if (checker.ranks(axis) > 1) {
+      type.cut(axis, dim_between_stages(spec, axis, tokens));
+    }
+  }
+  checker.set(input, type);
+  return input;
+}
+
+int64_t tokens_of(const TypeChecker& checker, const PlanInputs& sizes) {
+  return sizes.tokens > 0 ? sizes.tokens : 4 * checker.ranks(kTensor);
+}
+
 nn::ModelInputs typed_inputs(TypeChecker& checker, const nn::Model& model, const PlanInputs& sizes) {
-  const int64_t ranks = checker.ranks(kTensor);
-  const int64_t tokens = sizes.tokens > 0 ? sizes.tokens : 4 * ranks;
+  const int64_t tokens = tokens_of(checker, sizes);
   nn::ModelInputs inputs;
-  if (sizes.hidden_size > 0) {
-    const std::vector<int64_t> shape{sizes.rows, tokens / ranks, sizes.hidden_size};
-    inputs.hidden_states = token_input(
-        checker,
-        shape,
-        model.output_dtype(),
-        set_of(kReplicas) | set_of(kDataShards),
-        set_of(kContext) | set_of(kTensor));
+  if (!sizes.received.empty()) {
+    std::map<std::string, at::Tensor> received;
+    for (const auto& [name, spec] : sizes.received) {
+      if (name != kSnapshot) {
+        received[name] = received_input(checker, spec, tokens);
+      }
+    }
+    inputs.receive(std::move(received));
   } else {
     inputs.input_ids = token_input(checker, {sizes.rows, tokens}, at::kLong);
   }
@@ -250,7 +274,7 @@ void check_losses(const TypeChecker& checker, const char* name, const at::Tensor
       missing);
 }
 
-void check_outputs(const TypeChecker& checker, const nn::ModelOutputs& outputs) {
+void check_outputs(const TypeChecker& checker, const nn::ModelOutputs& outputs, const PlanInputs& sizes) {
   const std::pair<const char*, at::Tensor> losses[] = {
       {"logps", outputs.logps},
       {"future_nll", outputs.future_nll},
@@ -266,15 +290,25 @@ void check_outputs(const TypeChecker& checker, const nn::ModelOutputs& outputs) 
   if (any) {
     return;
   }
-  const TensorType type = checker.type_of(outputs.hidden_states);  // not the last stage: sent to the next one
-  for (const size_t axis : {kReplicas, kDataShards, kContext, kTensor}) {
-    const int64_t dim = axis == kReplicas || axis == kDataShards ? 0 : 1;
-    require(
-        checker.ranks(axis) == 1 || type.dim_of(axis) == dim,
-        "plan: the model: hidden_states are {} on axis {}, but the next stage takes them as shard({})",
-        describe(type, axis),
-        name_of(axis),
-        dim);
+  auto tensors = outputs.cross_layer;  // not the last stage: sent to the next one
+  tensors["hidden_states"] = outputs.hidden_states;
+  for (const auto& [name, spec] : sizes.sent) {
+    if (name == kSnapshot) {
+      continue;
+    }
+    const auto found = tensors.find(name);
+    invariant(found != tensors.end(), "plan: the model: does not send {}, which the next stage takes", name);
+    const TensorType type = checker.type_of(found->second);
+    for (const size_t axis : {kReplicas, kDataShards, kContext, kTensor}) {
+      const int64_t dim = dim_between_stages(spec, axis, tokens_of(checker, sizes));
+      require(
+          checker.ranks(axis) == 1 || type.dim_of(axis) == dim,
+          "plan: the model: {} are {} on axis {}, but the next stage takes them as shard({})",
+          name,
+          describe(type, axis),
+          name_of(axis),
+          dim);
+    }
   }
 }
 }  // namespace
@@ -308,7 +342,7 @@ void check_plan(const DistributedContext& context, nn::Model& model, const PlanI
   } catch (const c10::Error& error) {
     fail("plan: {}: {}", checker.where(), error.what_without_backtrace());
   }
-  check_outputs(checker, outputs);
+  check_outputs(checker, outputs, inputs);
 }
 
 }  // namespace lehr::shard

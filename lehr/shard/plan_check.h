@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "lehr/mesh/distributed_context.h"
 #include "lehr/nn/model.h"
@@ -11,9 +13,13 @@ namespace lehr::shard {
 
 /// Sizes of the forward pass that is checked. Only their divisibility by the plan's degrees matters.
 struct PlanInputs {
-  int64_t rows = 2;         ///< Sequences of this data rank.
-  int64_t tokens = 0;       ///< Tokens per sequence on this cp rank; 0 for a few that divide by the ranks of tp.
-  int64_t hidden_size = 0;  ///< Width of the hidden states that a later pipeline stage takes; 0 for the first stage.
+  int64_t rows = 2;    ///< Sequences of this data rank.
+  int64_t tokens = 0;  ///< Tokens per sequence on this cp rank; 0 for a few that divide by the ranks of tp.
+  /// What a pipeline stage receives of these sequences, and sends, on meta
+  /// (infer_stage_inputs_from_pipeline_inputs of pipeline::ModuleSupportsPipelining); empty for the first stage, or for
+  /// the last one.
+  std::map<std::string, at::Tensor> received = {};
+  std::map<std::string, at::Tensor> sent = {};
 };
 
 /// Throws a usage error if the plan of a model on meta is wrong. The error names the module, the operator, and the

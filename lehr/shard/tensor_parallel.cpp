@@ -1,7 +1,5 @@
 #include "lehr/shard/tensor_parallel.h"
 
-#include <unordered_set>
-
 #include "lehr/base/error.h"
 #include "lehr/mesh/collectives.h"
 #include "lehr/meter/operator_watch.h"
@@ -178,7 +176,7 @@ bool shares_heads(const nn::GroupedQueryAttentionImpl& attention, const Distribu
       "that divides it, or a multiple of it",
       heads,
       ranks);
-  const int64_t rows = attention.k_proj->own_parameter("weight")->shape()[0];
+  const int64_t rows = heads * attention.head_dim();
   require(
       rows % ranks == 0,
       "num_key_value_heads: each of {} key/value heads is shared by {} ranks (parallelism.tensor_parallel_degree = "
@@ -288,10 +286,14 @@ void tensor_parallel(nn::GroupedQueryAttentionImpl& attention, DistributedContex
   row_parallel(*attention.o_proj, context);
   if (attention.q_norm && attention.qk_norm_width() == nn::QKNormWidth::full) {
     column_parallel(*attention.q_norm, context);
-    norm_over_ranks(*attention.k_norm, attention.num_key_value_heads(), context);
+    if (attention.k_norm) {
+      norm_over_ranks(*attention.k_norm, attention.num_key_value_heads(), context);
+    }
   } else if (attention.q_norm) {
     on_parts(*attention.q_norm, context);
-    on_parts(*attention.k_norm, context);
+    if (attention.k_norm) {
+      on_parts(*attention.k_norm, context);
+    }
   }
   if (attention.sinks.defined() && !is_one(context)) {
     lay_out(*attention.own_parameter("sinks"), Placement::shard(0), context);
@@ -333,64 +335,6 @@ void tensor_parallel(nn::GeluMlpImpl& block, DistributedContext& context) {
 
 void tensor_parallel(nn::ReluSquaredMlpImpl& block, DistributedContext& context) {
   feed_forward(block, *block.up_proj, *block.down_proj, context);
-}
-
-namespace {
-// Applies the style of `child` if it is a `Block`.
-template <class Block>
-bool style_block(torch::nn::Module& child, DistributedContext& context) {
-  auto* block = dynamic_cast<Block*>(&child);
-  if (block != nullptr) {
-    tensor_parallel(*block, context);
-  }
-  return block != nullptr;
-}
-}  // namespace
-
-void tensor_parallel_children(nn::Module& layer, DistributedContext& context) {
-  for (const auto& entry : layer.named_children()) {
-    torch::nn::Module& child = *entry.value();
-    if (dynamic_cast<nn::RMSNormImpl*>(&child) != nullptr || dynamic_cast<nn::LayerNormImpl*>(&child) != nullptr ||
-        dynamic_cast<nn::LinearSubblockImpl*>(&child) != nullptr) {
-      on_parts(dynamic_cast<nn::Module&>(child), context);
-      continue;
-    }
-    const bool has_style = style_block<nn::GroupedQueryAttentionImpl>(child, context) ||
-                           style_block<nn::MultiHeadLatentAttentionImpl>(child, context) ||
-                           style_block<nn::GatedDeltaNetImpl>(child, context) ||
-                           style_block<nn::Mamba2Impl>(child, context) || style_block<nn::SwiGLUImpl>(child, context) ||
-                           style_block<nn::GeGLUImpl>(child, context) || style_block<nn::GeluMlpImpl>(child, context) ||
-                           style_block<nn::ReluSquaredMlpImpl>(child, context) ||
-                           dynamic_cast<nn::MoELayerImpl*>(&child) != nullptr;  // laid out by expert parallelism
-    require(
-        has_style || is_one(context) || nn::named_parameters(child).empty(),
-        "module {}: this kind of module has no tensor-parallel style of its own (parallelism.tensor_parallel_degree = "
-        "{}); overload tensor_parallel(Layer&, mesh::DistributedContext&) beside the layer, and apply a style of "
-        "shard/tensor_parallel.h to each of its modules",
-        entry.key(),
-        context.size(mesh::axis::tp));
-  }
-}
-
-void require_tensor_layouts(
-    const nn::Module& root, const DistributedContext& context, const std::vector<const nn::Module*>& exempt) {
-  if (is_one(context)) {
-    return;
-  }
-  std::unordered_set<const nn::Parameter*> others;
-  for (const nn::Module* module : exempt) {
-    for (const auto& [name, parameter] : nn::named_parameters(*module)) {
-      others.insert(parameter.get());
-    }
-  }
-  for (const auto& [name, parameter] : nn::named_parameters(root)) {
-    require(
-        parameter->layout().find(mesh::axis::tp) != nullptr || others.contains(parameter.get()),
-        "parameter {}: has no placement on axis tp (parallelism.tensor_parallel_degree = {}); apply a style of "
-        "shard/tensor_parallel.h to its module",
-        name,
-        context.size(mesh::axis::tp));
-  }
 }
 
 }  // namespace lehr::shard

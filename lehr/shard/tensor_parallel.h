@@ -44,8 +44,8 @@ void tensor_parallel(nn::GeluMlpImpl& block, mesh::DistributedContext& context);
 void tensor_parallel(nn::ReluSquaredMlpImpl& block, mesh::DistributedContext& context);
 
 /// Applies the style of its kind to each child of a decoder layer: on_parts to norms and linear sub-blocks, the
-/// functions above to blocks. An MoE layer is left to expert parallelism. Throws a usage error that names the first
-/// child of another kind that has parameters.
+/// functions above to blocks. An MoE layer is left to expert parallelism, and a child that was laid out before as it
+/// is. Throws a usage error that names the first child of another kind that has parameters.
 void tensor_parallel_children(nn::Module& layer, mesh::DistributedContext& context);
 
 // Styles for the parts of a block, to compose blocks of your own.

@@ -23,11 +23,22 @@ std::string head_module(const descriptor::ModelArgs& args) {
   return "";
 }
 
-// Returns the width of the hidden states that a later stage receives.
-int64_t hidden_size_of(const nn::Model& stage, int64_t tokens) {
-  const auto& shapes = dynamic_cast<const pipeline::ModuleSupportsPipelining&>(stage);
-  const at::Tensor ids = at::empty({1, tokens}, at::TensorOptions().device(at::kMeta).dtype(at::kLong));
-  return shapes.infer_stage_inputs_from_pipeline_inputs({{"input_ids", ids}}, 1).at("hidden_states").size(-1);
+// What a stage receives and sends of a few tokens, which ranks of tp divide.
+shard::PlanInputs plan_inputs(const nn::Model& model, const pipeline::PipelineStageInfo& stage, int64_t tp) {
+  shard::PlanInputs inputs{.tokens = 4 * tp};
+  if (stage.num_stages == 1) {
+    return inputs;
+  }
+  const auto& shapes = dynamic_cast<const pipeline::ModuleSupportsPipelining&>(model);
+  const at::Tensor ids =
+      at::empty({inputs.rows, inputs.tokens}, at::TensorOptions().device(at::kMeta).dtype(at::kLong));
+  if (!stage.is_current_stage_first()) {
+    inputs.received = shapes.infer_stage_inputs_from_pipeline_inputs({{"input_ids", ids}}, 1);
+  }
+  if (!stage.is_current_stage_last()) {
+    inputs.sent = shapes.infer_stage_outputs_from_pipeline_inputs({{"input_ids", ids}}, 1);
+  }
+  return inputs;
 }
 }  // namespace
 
@@ -74,8 +85,7 @@ shard::FullySharded lay_out_stage(
   shard::FullySharded sharded = spec.parallelize(context, model, options);
   shard::float8_scales_over_ranks(model, context);
   shard::follow_whole_sequences(context, model);
-  const int64_t hidden_size = stage.is_current_stage_first() ? 0 : hidden_size_of(model, config.training.seq_len);
-  shard::check_plan(context, model, {.hidden_size = hidden_size});
+  shard::check_plan(context, model, plan_inputs(model, stage, config.parallelism.tensor_parallel_degree));
   return sharded;
 }
 

@@ -15,16 +15,33 @@ namespace {
 using pipeline::TensorDict;
 
 const char* const kRouterTotals = "router_totals";
-const char* const kTeacherStates = "teacher_hidden_states";  // without gradients
-const char* const kDistance = "layer_distance";              // of earlier stages' layers from the teacher's
+const char* const kTeacher = "teacher_";         // before the names of a teacher's tensors, which have no gradients
+const char* const kDistance = "layer_distance";  // of earlier stages' layers from the teacher's
 const char* const kLoss = "loss";
-// Names of the tensors between stages, in a model's inputs and outputs.
 const char* const kHiddenStates = "hidden_states";
-const char* const kSnapshot = "hidden_states_snapshot";
 
 at::Tensor take(TensorDict& tensors, const std::string& name) {
   auto node = tensors.extract(name);
   return node.empty() ? at::Tensor() : std::move(node.mapped());
+}
+
+// Takes a teacher's tensors, by the names that the teacher gave them.
+TensorDict take_of_teacher(TensorDict& tensors) {
+  TensorDict of_teacher;
+  std::erase_if(tensors, [&](auto& entry) {
+    const bool is_its = entry.first.starts_with(kTeacher);
+    if (is_its) {
+      of_teacher[entry.first.substr(std::string_view(kTeacher).size())] = std::move(entry.second);
+    }
+    return is_its;
+  });
+  return of_teacher;
+}
+
+void add_of_teacher(const TensorDict& of_teacher, TensorDict& tensors) {
+  for (const auto& [name, tensor] : of_teacher) {
+    tensors[kTeacher + name] = tensor;
+  }
 }
 }  // namespace
 
@@ -51,7 +68,7 @@ void ModelStage::begin(StageStep& step) {
 }
 
 // Adds the specs of what is sent with a micro-batch's hidden states: of router counts and of a teacher.
-TensorDict ModelStage::with_others(TensorDict specs, const Batch& batch) const {
+TensorDict ModelStage::with_others(TensorDict specs, const TensorDict& of_teacher) const {
   specs.erase("input_ids");
   for (const char* of_the_head : {"logps", "scores", "embeddings"}) {
     specs.erase(of_the_head);
@@ -60,42 +77,40 @@ TensorDict ModelStage::with_others(TensorDict specs, const Batch& batch) const {
     const auto options = at::TensorOptions().device(at::kMeta).dtype(at::kDouble);
     specs[kRouterTotals] = at::empty({2 * parts_.num_experts + 2}, options);
   }
-  if (teacher_ != nullptr) {
-    specs[kTeacherStates] = teacher_->hidden_spec(batch);
-    if (teacher_->compares_layers()) {
-      const at::Tensor& hidden = specs.at(kHiddenStates);  // (B, T, H)
-      const auto wide = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-      specs[kDistance] = at::empty(hidden.sizes().slice(0, 2), hidden.options().dtype(wide));
-    }
+  add_of_teacher(of_teacher, specs);
+  if (teacher_ != nullptr && teacher_->compares_layers()) {
+    const at::Tensor& hidden = specs.at(kHiddenStates);  // (B, T, H)
+    const auto wide = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    specs[kDistance] = at::empty(hidden.sizes().slice(0, 2), hidden.options().dtype(wide));
   }
   return specs;
 }
 
 TensorDict ModelStage::input_specs(int64_t microbatch) const {
   const Batch& batch = step_->microbatches[static_cast<size_t>(microbatch)].batch;
-  return with_others(shapes_->infer_stage_inputs_from_pipeline_inputs(batch, 1), batch);
+  return with_others(
+      shapes_->infer_stage_inputs_from_pipeline_inputs(batch, 1),
+      teacher_ != nullptr ? teacher_->input_specs(batch) : TensorDict());
 }
 
 TensorDict ModelStage::output_specs(int64_t microbatch) const {
   const Batch& batch = step_->microbatches[static_cast<size_t>(microbatch)].batch;
-  return with_others(shapes_->infer_stage_outputs_from_pipeline_inputs(batch, 1), batch);
+  return with_others(
+      shapes_->infer_stage_outputs_from_pipeline_inputs(batch, 1),
+      teacher_ != nullptr ? teacher_->output_specs(batch) : TensorDict());
 }
 
 TensorDict ModelStage::gradient_specs(int64_t microbatch) const {
   TensorDict specs = output_specs(microbatch);
-  specs.erase(kTeacherStates);
+  take_of_teacher(specs);
   return specs;
 }
 
 nn::ModelInputs ModelStage::inputs_of(const Batch& batch, const TensorDict& received) const {
   nn::ModelInputs inputs = parts_.task.build_forward_inputs(batch);
-  const auto take_received = [&](const char* name, at::Tensor& input) {
-    if (const auto found = received.find(name); found != received.end()) {
-      input = found->second;
-    }
-  };
-  take_received(kHiddenStates, inputs.hidden_states);
-  take_received(kSnapshot, inputs.hidden_states_snapshot);
+  TensorDict of_model = received;
+  of_model.erase(kDistance);
+  inputs.receive(std::move(of_model));
   return inputs;
 }
 
@@ -122,7 +137,7 @@ TensorDict ModelStage::forward(int64_t number, TensorDict received) {
   weights.share = microbatch.share;
   routers_.begin(weights);
   const at::Tensor counted = take(received, kRouterTotals);
-  const at::Tensor of_teacher = take(received, kTeacherStates);
+  TensorDict of_teacher = take_of_teacher(received);
   Kept kept;
   for (auto& [name, tensor] : received) {
     kept.inputs[name] = tensor.detach().set_requires_grad(true);
@@ -131,8 +146,9 @@ TensorDict ModelStage::forward(int64_t number, TensorDict received) {
   TensorDict sent;
   if (teacher_ != nullptr) {
     const auto distance = kept.inputs.find(kDistance);
-    sent[kTeacherStates] =
-        teacher_->run(inputs, of_teacher, distance != kept.inputs.end() ? distance->second : at::Tensor());
+    add_of_teacher(
+        teacher_->run(inputs, std::move(of_teacher), distance != kept.inputs.end() ? distance->second : at::Tensor()),
+        sent);
   }
   nn::ModelOutputs outputs;
   {

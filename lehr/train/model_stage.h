@@ -73,7 +73,7 @@ class ModelStage : public pipeline::StageRunner {
   nn::ModelInputs inputs_of(const Batch& batch, const pipeline::TensorDict& received) const;
   void keep_outputs(const nn::ModelOutputs& outputs, Kept& kept, pipeline::TensorDict& sent) const;
   void one_done();
-  pipeline::TensorDict with_others(pipeline::TensorDict specs, const Batch& batch) const;
+  pipeline::TensorDict with_others(pipeline::TensorDict specs, const pipeline::TensorDict& of_teacher) const;
 
   Parts parts_;
   const pipeline::ModuleSupportsPipelining* shapes_;  // the model's

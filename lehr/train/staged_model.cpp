@@ -83,8 +83,7 @@ class StagedModel::Runner : public pipeline::StageRunner {
   pipeline::TensorDict output_specs(int64_t /*part*/) const override { return {}; }
   pipeline::TensorDict forward(int64_t part, pipeline::TensorDict received) override {
     nn::ModelInputs inputs = inputs_[static_cast<size_t>(part)];
-    inputs.hidden_states = received["hidden_states"];
-    inputs.hidden_states_snapshot = received["hidden_states_snapshot"];
+    inputs.receive(std::move(received));
     inputs.caches = caches_;
     outputs.push_back(model_.forward(inputs));
     pipeline::TensorDict sent;

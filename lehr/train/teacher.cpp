@@ -9,6 +9,10 @@
 
 namespace lehr::train {
 
+namespace {
+constexpr const char* kHiddenStates = "hidden_states";
+}  // namespace
+
 TeacherStage::TeacherStage(
     std::shared_ptr<nn::Model> model,
     shard::FullySharded* sharded,
@@ -26,28 +30,29 @@ TeacherStage::TeacherStage(
           .nll_weight = config.loss_weight,
           .ignore_index = nn::kIgnoreIndex} {}
 
-at::Tensor TeacherStage::run(
-    nn::ModelInputs& inputs, const at::Tensor& hidden_states, const at::Tensor& earlier_distance) {
+pipeline::TensorDict TeacherStage::run(
+    nn::ModelInputs& inputs, pipeline::TensorDict received, const at::Tensor& earlier_distance) {
   auto targets = std::make_shared<nn::DistillationTargets>();
-  at::Tensor result;
+  pipeline::TensorDict results;
   {
     const at::NoGradGuard no_grad;
     std::vector<at::Tensor> outputs;
     nn::ModelInputs own = inputs;
     own.labels = at::Tensor();  // no loss of its own
-    own.hidden_states = hidden_states;
-    own.hidden_states_snapshot = at::Tensor();
+    own.receive(std::move(received));
     own.layer_outputs = compares_layers_ ? &outputs : nullptr;
     if (sharded_ != nullptr) {
       sharded_->reset();  // the head is unsharded since the last batch
     }
-    result = model_->forward(own).hidden_states;
+    nn::ModelOutputs outputs_of_model = model_->forward(own);
+    results = std::move(outputs_of_model.cross_layer);
+    results[kHiddenStates] = std::move(outputs_of_model.hidden_states);
     if (compares_layers_) {
       targets->layer_outputs.resize(static_cast<size_t>(layers_.all));
       std::move(outputs.begin(), outputs.end(), targets->layer_outputs.begin() + layers_.first);
     }
     if (is_last_) {
-      targets->hidden_states = std::exchange(result, {});
+      targets->hidden_states = std::exchange(results, {}).at(kHiddenStates);
       // A sharded head is whole since the final norm ran, because both are one unit, and the head was not called. In a
       // pipeline backwards of earlier micro-batches may come later: they read the same memory, which the last forward
       // before them has filled.
@@ -61,14 +66,20 @@ at::Tensor TeacherStage::run(
   targets->earlier_distance = earlier_distance;
   targets->loss = loss_;
   inputs.distillation = std::move(targets);
-  return result;
+  return results;
 }
 
-at::Tensor TeacherStage::hidden_spec(const Batch& batch) const {
-  const auto& shapes = dynamic_cast<const pipeline::ModuleSupportsPipelining&>(*model_);
-  const auto specs = is_last_ ? shapes.infer_stage_inputs_from_pipeline_inputs(batch, 1)
-                              : shapes.infer_stage_outputs_from_pipeline_inputs(batch, 1);
-  return specs.at("hidden_states");
+pipeline::TensorDict TeacherStage::input_specs(const Batch& batch) const {
+  auto specs = dynamic_cast<const pipeline::ModuleSupportsPipelining&>(*model_).infer_stage_inputs_from_pipeline_inputs(
+      batch, 1);
+  specs.erase("input_ids");
+  return specs;
+}
+
+pipeline::TensorDict TeacherStage::output_specs(const Batch& batch) const {
+  return is_last_ ? pipeline::TensorDict()
+                  : dynamic_cast<const pipeline::ModuleSupportsPipelining&>(*model_)
+                        .infer_stage_outputs_from_pipeline_inputs(batch, 1);
 }
 
 }  // namespace lehr::train

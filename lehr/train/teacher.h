@@ -35,13 +35,14 @@ class TeacherStage {
       const DistillationConfig& config);
 
   /// Runs the stage's layers on `inputs`, which are those of the model's stage, and sets inputs.distillation.
-  /// `hidden_states` are the result of the teacher's stage before, and `earlier_distance` that of the model's
-  /// (nn::DistillationTargets); both are undefined for the first stage. Returns the teacher's hidden states for the
-  /// next stage; undefined on the last one.
-  at::Tensor run(nn::ModelInputs& inputs, const at::Tensor& hidden_states, const at::Tensor& earlier_distance);
-  /// Returns the teacher's hidden states between two stages, (B, T, H) on meta, of which the batch has this rank's
-  /// part.
-  at::Tensor hidden_spec(const Batch& batch) const;
+  /// `received` are the results of the teacher's stage before, empty for the first stage, and `earlier_distance` that
+  /// of the model's (nn::DistillationTargets), undefined for the first stage. Returns the teacher's hidden states and
+  /// what else its next stage needs; empty on the last one.
+  pipeline::TensorDict run(nn::ModelInputs& inputs, pipeline::TensorDict received, const at::Tensor& earlier_distance);
+  /// Return what the teacher's stage receives and sends, on meta, of which the batch has this rank's part; empty before
+  /// the first stage and after the last one.
+  pipeline::TensorDict input_specs(const Batch& batch) const;
+  pipeline::TensorDict output_specs(const Batch& batch) const;
   /// Whether the layers of both are compared, so that stages pass on the distance so far.
   bool compares_layers() const { return compares_layers_; }
 

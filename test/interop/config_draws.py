@@ -192,6 +192,11 @@ def gemma4(rng, c):
     types = layer_types(rng, c)
     types[-1] = FULL
     c["layer_types"] = types
+    if chance(rng, 0.5):
+        c |= {"hidden_size_per_layer_input": rng.randrange(8, 17), "vocab_size_per_layer_input": c["vocab_size"]}
+        # Layers of each kind come before those that share.
+        firsts = [types.index(kind) for kind in set(types)]
+        c["num_kv_shared_layers"] = rng.randrange(len(types) - max(firsts))
     if chance(rng, 0.3):
         heads_of_full = {"head_dim": wide, "num_key_value_heads": rng.choice(divisors)}
         c["per_layer_config"] = {str(i): heads_of_full for i, kind in enumerate(types) if kind == FULL}
@@ -201,6 +206,8 @@ def gemma4(rng, c):
         tables = {}
         for kind_of_layer, dim in ((FULL, wide), (SLIDING, width)):
             kind, table = scaling(rng, dim) if chance(rng, 0.4) else ("default", {})
+            if kind == "yarn":
+                table.setdefault("original_max_position_embeddings", 16)  # which this class requires
             if chance(rng, 0.6):
                 kind, table = "proportional", {"partial_rotary_factor": rng.choice([0.25, 0.5, 0.7, 1.0])}
                 table |= {"factor": 2.0} if chance(rng, 0.3) else {}
@@ -426,8 +433,9 @@ def draw(rng, family):
         c["num_key_value_heads"] = None
     if chance(rng, 0.1):
         c |= rng.choice(RARE)
+    layers_differ = "per_layer_config" in c or c.get("num_kv_shared_layers")  # as layer_types says
     for key in MAY_LACK:
-        if key in c and chance(rng, 0.15):
+        if key in c and chance(rng, 0.15) and not (key == "layer_types" and layers_differ):
             del c[key]
     if family in ("qwen2", "qwen3", "smollm3") and not {"use_sliding_window", "sliding_window"} <= c.keys():
         c.pop("layer_types", None)  # whose windows would have no size

@@ -106,6 +106,8 @@ for name in ("qwen2", "mistral", "smollm3", "olmo2", "olmo3", "gemma3"):
 same("Gemma 4", train("gemma4", name="gemma4", tied="true", layers=4))
 # Each sub-block adds a normed output, so that hidden states have elements of up to 8.5, which float32 rounds more coarsely.
 same("Gemma 4 with experts", train("gemma4_moe", name="gemma4", flavor="debugmodel_moe", tied="true", layers=4), atol="3e-5")
+same("Gemma 4 with inputs of layers",
+     train("gemma4_small", name="gemma4", flavor="debugmodel_small", tied="true", layers=4), atol="3e-5")
 same("Mixtral", train("mixtral", name="mixtral"))
 same("GLM-4.5", train("glm4_moe", name="glm4_moe", head_dim=12))
 same("MiniMax M2", train("minimax_m2", name="minimax_m2", head_dim=12))

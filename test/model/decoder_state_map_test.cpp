@@ -190,6 +190,7 @@ INSTANTIATE_TEST_SUITE_P(
         "gemma3_pattern",
         "gemma4_dense",
         "gemma4_experts",
+        "gemma4_small",
         "mixtral_experts",
         "deepseek_v3_yarn",
         "deepseek_v3_one_group",

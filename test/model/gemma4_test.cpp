@@ -62,9 +62,13 @@ TEST(Gemma4, ReadsTheTextModelOfThePublishedFile) {
            {"num_kv_shared_layers", "absent"},
            {"tie_word_embeddings", "absent"},
            {"use_bidirectional_attention", "absent"},
-           {"use_double_wide_mlp", "true"}}),
+           {"use_double_wide_mlp", "absent"}}),
       own)
-      << "absent keys have the values of transformers' class; the last one has no effect without shared layers";
+      << "absent keys have the values of transformers' class";
+  EXPECT_EQ(
+      test::changed(gemma4_family(), text_config(), {{"use_double_wide_mlp", "true"}})->block_configs(),
+      test::changed(gemma4_family(), text_config(), {})->block_configs())
+      << "it has no effect without shared layers";
   EXPECT_EQ(test::changed(gemma4_family(), text_config(), {})->eos_token_ids(), (std::vector<int64_t>{1, 106, 50}));
   const Node read = parse_json(own, "config.json");
   EXPECT_EQ(to_json(gemma4_family().from_hf_config(read)->to_hf_config("bfloat16")), own) << "written and read";
@@ -99,6 +103,51 @@ TEST(Gemma4, ReadsTheHeadsOfSingleLayers) {
   EXPECT_THAT(problem(with(R"("5": {"skip": ["mlp"]})")), HasSubstr("per_layer_config.5: expected head_dim and"));
 }
 
+// The keys of the published E2B model that differ from those of 26B-A4B.
+TEST(Gemma4, ReadsTheSmallPublishedFile) {
+  const Changes e2b{
+      {"attention_k_eq_v", "false"},
+      {"enable_moe_block", "false"},
+      {"hidden_size", "1536"},
+      {"hidden_size_per_layer_input", "256"},
+      {"intermediate_size", "6144"},
+      {"max_position_embeddings", "131072"},
+      {"moe_intermediate_size", "null"},
+      {"num_attention_heads", "8"},
+      {"num_experts", "null"},
+      {"num_global_key_value_heads", "null"},
+      {"num_hidden_layers", "35"},
+      {"num_key_value_heads", "1"},
+      {"num_kv_shared_layers", "20"},
+      {"sliding_window", "512"},
+      {"top_k_experts", "null"},
+      {"use_double_wide_mlp", "true"},
+      {"layer_types", "[" + [] {
+         std::string types;
+         for (int64_t layer = 0; layer < 35; ++layer) {
+           types += fmt::format(R"({}"{}_attention")", layer == 0 ? "" : ", ", layer % 5 == 4 ? "full" : "sliding");
+         }
+         return types;
+       }() + "]"}};
+  const std::string own = to_json(gemma4_family().from_flavor("E2B")->to_hf_config("bfloat16"));
+  EXPECT_EQ(written(e2b), own);
+  EXPECT_EQ(to_json(gemma4_family().from_hf_config(parse_json(own, "config.json"))->to_hf_config("bfloat16")), own);
+}
+
+TEST(Gemma4, SharesKeysAndValuesAsFarAsFewerLayersAllow) {
+  const auto shared_of = [](int64_t layers) {
+    const auto args = gemma4_family().from_flavor("E2B");
+    descriptor::ModelOverrides overrides;
+    overrides.num_hidden_layers = layers;
+    args->apply(overrides);
+    args->check("");
+    return args->to_hf_config("float32").at("num_kv_shared_layers").as_int();
+  };
+  EXPECT_EQ(shared_of(35), 20);
+  EXPECT_EQ(shared_of(12), 7) << "layer 4 is the first with full attention";
+  EXPECT_EQ(shared_of(3), 0) << "only the last layer has full attention";
+}
+
 TEST(Gemma4, EndsWithFullAttentionAsInTransformers) {
   const auto types = [](const Changes& changes) {
     std::string kinds;
@@ -119,11 +168,22 @@ TEST(Gemma4, EndsWithFullAttentionAsInTransformers) {
 }
 
 TEST(Gemma4, RefusesByName) {
-  EXPECT_THAT(problem({{"hidden_size_per_layer_input", "256"}}), HasSubstr("hidden_size_per_layer_input: expected 0"));
   EXPECT_THAT(
-      problem({{"hidden_size_per_layer_input", "absent"}}),
-      HasSubstr("expected 0, found 256, which is the value without the key"));
-  EXPECT_THAT(problem({{"num_kv_shared_layers", "2"}}), HasSubstr("num_kv_shared_layers: expected 0, found 2"));
+      problem({{"hidden_size_per_layer_input", "-1"}}), HasSubstr("hidden_size_per_layer_input: expected a positive"));
+  EXPECT_THAT(
+      problem({{"hidden_size_per_layer_input", "absent"}, {"vocab_size_per_layer_input", "100"}}),
+      HasSubstr("vocab_size_per_layer_input: expected vocab_size (262144), found 100"));
+  EXPECT_EQ(problem({{"vocab_size_per_layer_input", "100"}}), "accepted") << "there is no table";
+  EXPECT_EQ(problem({{"num_kv_shared_layers", "24"}}), "accepted") << "layer 5 is the first with full attention";
+  EXPECT_THAT(
+      problem({{"num_kv_shared_layers", "25"}}),
+      HasSubstr("num_kv_shared_layers: expected a number from 0 to 24, so that"));
+  for (const char* shared : {"31", "-1", "-9223372036854775808"}) {
+    EXPECT_THAT(
+        problem({{"num_kv_shared_layers", shared}, {"use_double_wide_mlp", "true"}}),
+        HasSubstr(
+            fmt::format("num_kv_shared_layers: expected a number from 0 to num_hidden_layers (30), found {}", shared)));
+  }
   EXPECT_THAT(
       problem({{"use_bidirectional_attention", "\"all\""}}), HasSubstr("use_bidirectional_attention: expected"));
   EXPECT_THAT(problem({{"hidden_activation", "\"gelu\""}}), HasSubstr("hidden_activation: expected gelu_pytorch_tanh"));
@@ -146,39 +206,58 @@ TEST(Gemma4, RefusesByName) {
       HasSubstr("partial_rotary_factor: expected a number from 0 to 1, found 1.5"));
 }
 
-// A model of two sliding layers and two others, and what its config.json says.
+// The kinds of models: layers may have experts, values that are their keys, or inputs of their own and keys and values
+// of earlier layers.
+struct Kind {
+  const char* name;
+  const char* flavor;
+  bool experts = false, keys_as_values = false, cross_layer = false;
+
+  int64_t layers() const { return cross_layer ? 6 : 4; }
+};
+
+// A model of sliding layers and as many others, and what its config.json says.
 struct Small {
   std::unique_ptr<descriptor::ModelArgs> args;
   std::shared_ptr<nn::Model> model;
   std::map<std::string, at::Tensor> parameters;  // leaves of their own, with the values of the model's
 };
 
-constexpr int64_t kHidden = 12, kHeads = 4, kWindow = 3, kExperts = 5, kTopK = 2, kVocabulary = 31;
+constexpr int64_t kHidden = 12, kHeads = 4, kWindow = 3, kExperts = 5, kTopK = 2, kVocabulary = 31, kInput = 5;
 constexpr double kEps = 1e-3, kCap = 2;
 
-Small small(bool with_experts, bool keys_as_values) {
+Small small(const Kind& kind) {
   const auto family = gemma4_family();
-  const Node config = family.from_flavor(with_experts ? "debugmodel_moe" : "debugmodel")->to_hf_config("float32");
+  const Node config = family.from_flavor(kind.flavor)->to_hf_config("float32");
+  std::string types;
+  for (int64_t layer = 0; layer < kind.layers(); ++layer) {
+    types += fmt::format(R"({}"{}_attention")", layer == 0 ? "" : ", ", layer % 2 == 0 ? "sliding" : "full");
+  }
   Changes changes{
       {"hidden_size", std::to_string(kHidden)},
       {"intermediate_size", "10"},
-      {"num_hidden_layers", "4"},
-      {"layer_types", R"(["sliding_attention", "full_attention", "sliding_attention", "full_attention"])"},
+      {"num_hidden_layers", std::to_string(kind.layers())},
+      {"layer_types", "[" + types + "]"},
       {"num_attention_heads", std::to_string(kHeads)},
       {"num_key_value_heads", "2"},
       {"head_dim", "6"},
       {"global_head_dim", "10"},
-      {"attention_k_eq_v", keys_as_values ? "true" : "false"},
+      {"attention_k_eq_v", kind.keys_as_values ? "true" : "false"},
       {"num_global_key_value_heads", "1"},
       {"sliding_window", std::to_string(kWindow)},
       {"vocab_size", std::to_string(kVocabulary)},
+      {"vocab_size_per_layer_input", std::to_string(kVocabulary)},
       {"rms_norm_eps", std::to_string(kEps)},
       {"initializer_range", "0.4"},
       {"final_logit_softcapping", std::to_string(kCap)},
       {"rope_parameters",
        R"({"full_attention": {"rope_type": "proportional", "rope_theta": 100, "factor": 2,
            "partial_rotary_factor": 0.5}, "sliding_attention": {"rope_type": "default", "rope_theta": 10}})"}};
-  if (with_experts) {
+  if (kind.cross_layer) {
+    changes.emplace_back("hidden_size_per_layer_input", std::to_string(kInput));
+    changes.emplace_back("num_kv_shared_layers", "2");
+  }
+  if (kind.experts) {
     changes.emplace_back("num_experts", std::to_string(kExperts));
     changes.emplace_back("top_k_experts", std::to_string(kTopK));
     changes.emplace_back("moe_intermediate_size", "7");
@@ -226,8 +305,10 @@ class Plain {
   at::Tensor logits(const at::Tensor& ids) const {
     const at::Tensor& table = of("model.embed_tokens.token_embedding.default.weight");
     at::Tensor x = at::embedding(table, ids) * std::sqrt(static_cast<double>(kHidden));
-    for (int64_t i = 0; i < 4; ++i) {
-      x = layer(x, fmt::format("model.layers.{}.", i), i % 2 == 0);
+    const at::Tensor inputs = inputs_of_layers(ids, x);
+    for (int64_t i = 0; p_.contains(fmt::format("model.layers.{}.layer_scalar", i)); ++i) {
+      const at::Tensor input = inputs.defined() ? inputs.select(2, i) : at::Tensor();
+      x = layer(x, input, fmt::format("model.layers.{}.", i), i % 2 == 0);
     }
     x = normed(x, of("model.norm.weight")).matmul(table.t());
     return kCap * (x / kCap).tanh();
@@ -239,7 +320,21 @@ class Plain {
     return x.matmul(of(name + ".weight").transpose(-1, -2));
   }
 
-  at::Tensor layer(const at::Tensor& input, const std::string& name, bool slides) const {
+  // What each layer reads of a token, (B, T, layers, kInput).
+  at::Tensor inputs_of_layers(const at::Tensor& ids, const at::Tensor& embeddings) const {
+    const std::string name = "model.per_layer.";
+    if (!p_.contains(name + "per_layer_projection_norm.weight")) {
+      return {};
+    }
+    const auto by_layer = [&](const at::Tensor& x) { return x.view({x.size(0), x.size(1), -1, kInput}); };
+    const at::Tensor own = at::embedding(of(name + "embed_tokens_per_layer.token_embedding.default.weight"), ids);
+    const at::Tensor projected = times(embeddings, name + "per_layer_model_projection") / std::sqrt(double{kHidden});
+    return (normed(by_layer(projected), of(name + "per_layer_projection_norm.weight")) +
+            by_layer(own) * std::sqrt(double{kInput})) /
+           std::numbers::sqrt2;
+  }
+
+  at::Tensor layer(const at::Tensor& input, const at::Tensor& own_input, const std::string& name, bool slides) const {
     const auto norm = [&](const at::Tensor& x, const std::string& own) {
       return normed(x, of(name + own + ".weight"));
     };
@@ -253,7 +348,12 @@ class Plain {
       y = norm(y, "post_feedforward_layernorm_1") +
           norm(experts(norm(x, "pre_feedforward_layernorm_2"), x, name + "moe."), "post_feedforward_layernorm_2");
     }
-    return (x + norm(y, "post_feedforward_layernorm")) * of(name + "layer_scalar");
+    at::Tensor z = x + norm(y, "post_feedforward_layernorm");
+    if (own_input.defined()) {
+      const at::Tensor gated = gelu_of(times(z, name + "per_layer_input_gate")) * own_input;
+      z = z + norm(times(gated, name + "per_layer_projection"), "post_per_layer_input_norm");
+    }
+    return z * of(name + "layer_scalar");
   }
 
   at::Tensor attention(const at::Tensor& x, const std::string& name, bool slides) const {
@@ -267,8 +367,11 @@ class Plain {
         slides ? std::vector<double>{1, std::pow(10, -2.0 / 6), std::pow(10, -4.0 / 6)}
                : std::vector<double>{0.5, std::pow(100, -2.0 / 10) / 2};  // floor(0.5 * 10 / 2) of five
     const at::Tensor q = rotated(normed(heads("q_proj"), of(name + "q_norm.weight")), frequencies);
-    at::Tensor k = heads("k_proj"), v = normed(has_values ? heads("v_proj") : k);
-    k = rotated(normed(k, of(name + "k_norm.weight")), frequencies);
+    if (p_.contains(name + "k_proj.weight")) {
+      const at::Tensor key = heads("k_proj"), value = normed(has_values ? heads("v_proj") : key);
+      latest_[slides] = {rotated(normed(key, of(name + "k_norm.weight")), frequencies), value};
+    }
+    auto [k, v] = latest_.at(slides);  // other layers have those of the latest one of their kind
     k = k.repeat_interleave(kHeads / k.size(2), 2);
     v = v.repeat_interleave(kHeads / v.size(2), 2);
     const at::Tensor distance = at::arange(tokens).unsqueeze(1) - at::arange(tokens);
@@ -300,19 +403,27 @@ class Plain {
   }
 
   const std::map<std::string, at::Tensor>& p_;
+  mutable std::map<bool, std::pair<at::Tensor, at::Tensor>> latest_;  // keys and values of layers with a window, or not
 };
 
-class Gemma4Models : public ::testing::TestWithParam<std::pair<bool, bool>> {};
+class Gemma4Models : public ::testing::TestWithParam<Kind> {};
 INSTANTIATE_TEST_SUITE_P(
     Kinds,
     Gemma4Models,
-    ::testing::Values(std::pair{false, true}, std::pair{false, false}, std::pair{true, true}),
-    [](const auto& one) {
-      return std::string(one.param.first ? "Experts" : "Dense") + (one.param.second ? "KeysAsValues" : "Values");
-    });
+    ::testing::Values(
+        Kind{.name = "DenseKeysAsValues", .flavor = "debugmodel", .keys_as_values = true},
+        Kind{.name = "DenseValues", .flavor = "debugmodel"},
+        Kind{.name = "ExpertsKeysAsValues", .flavor = "debugmodel_moe", .experts = true, .keys_as_values = true},
+        Kind{.name = "CrossLayerInputs", .flavor = "debugmodel_small", .cross_layer = true},
+        Kind{
+            .name = "CrossLayerKeysAsValues",
+            .flavor = "debugmodel_small",
+            .keys_as_values = true,
+            .cross_layer = true}),
+    [](const auto& one) { return std::string(one.param.name); });
 
 TEST_P(Gemma4Models, EqualTheirEquationsWithGradients) {
-  const Small made = small(GetParam().first, GetParam().second);
+  const Small made = small(GetParam());
   const at::Tensor ids = at::randint(kVocabulary, {2, 9}, at::kLong),
                    labels = at::randint(kVocabulary, {2, 9}, at::kLong);
   nn::ModelInputs inputs;
@@ -338,12 +449,15 @@ TEST_P(Gemma4Models, EqualTheirEquationsWithGradients) {
       ++compared;
     }
   }
-  const int64_t of_layer = GetParam().first ? 22 : 13;
-  EXPECT_EQ(compared, 2 + 4 * of_layer - (GetParam().second ? 2 : 0));
+  const Kind& kind = GetParam();
+  const int64_t of_layer = kind.experts ? 22 : kind.cross_layer ? 16 : 13;
+  const int64_t without_values = kind.keys_as_values ? 2 : 0, of_model = kind.cross_layer ? 5 : 2;
+  const int64_t read = kind.cross_layer ? 3 + 3 : 0;  // two layers have no projections and norms of keys and values
+  EXPECT_EQ(compared, of_model + kind.layers() * of_layer - without_values - read);
 }
 
 TEST_P(Gemma4Models, KeepDocumentsApartAndDecode) {
-  const Small made = small(GetParam().first, GetParam().second);
+  const Small made = small(GetParam());
   made.model->eval();
   test::expect_packed_documents_equal_separate_ones(*made.model);
   test::expect_decoding_equals_one_forward(*made.model);
@@ -351,14 +465,25 @@ TEST_P(Gemma4Models, KeepDocumentsApartAndDecode) {
 
 // The closed form equals the parameters of each layer; attention has heads of 6 or of 10 elements.
 TEST_P(Gemma4Models, AreCounted) {
-  const Small made = small(GetParam().first, GetParam().second);
+  const Small made = small(GetParam());
   const auto account = descriptor::blocks_of(*made.args, {}).account;
   EXPECT_EQ(account.total().num_parameters, nn::count_parameters(*made.model));
   const auto counts = made.args->get_nparams_and_flops(9);
   EXPECT_EQ(counts.num_parameters, nn::count_parameters(*made.model));
-  const int64_t of_full = GetParam().second ? 1 : 2;  // heads
-  EXPECT_EQ(counts.kv_cache_per_token, (std::vector<int64_t>{24, 20 * of_full, 24, 20 * of_full}));
-  EXPECT_EQ(counts.attention_flops_per_pair * 9, 2 * 12 * kHeads * 6 * (2 * 3 - 9 / 9) + 2 * 12 * kHeads * 10 * 9);
+  const int64_t of_full = GetParam().keys_as_values ? 1 : 2;  // heads
+  std::vector<int64_t> cached{24, 20 * of_full, 24, 20 * of_full};
+  cached.resize(static_cast<size_t>(GetParam().layers()), 0);
+  EXPECT_EQ(counts.kv_cache_per_token, cached);
+  const int64_t of_kind = GetParam().layers() / 2;
+  EXPECT_EQ(counts.attention_flops_per_pair * 9, of_kind * 12 * kHeads * (6 * (2 * 3 - 9 / 9) + 10 * 9));
+  int64_t looked_up = kVocabulary * kInput * GetParam().layers();
+  looked_up = GetParam().cross_layer ? looked_up : 0;
+  int64_t idle = 0;
+  for (const nn::MoELayerImpl* moe_layer : nn::moe_layers(*made.model)) {
+    idle += moe_layer->num_idle_parameters();
+  }
+  EXPECT_EQ(
+      counts.flops_per_token, 6 * (counts.num_parameters - looked_up - idle) + counts.attention_flops_per_pair * 9);
 }
 
 TEST(Gemma4, CountsThePublishedParameters) {
@@ -369,6 +494,16 @@ TEST(Gemma4, CountsThePublishedParameters) {
   EXPECT_NEAR(static_cast<double>(total("31B").num_parameters), 30.7e9, 0.05e9) << "30.7B, says the model card";
   EXPECT_NEAR(static_cast<double>(total("26B-A4B").num_parameters), 25.2e9, 0.05e9) << "25.2B, says the model card";
   EXPECT_NEAR(static_cast<double>(total("26B-A4B").active_parameters), 3.8e9, 0.05e9) << "3.8B active";
+  // The cards count encoders of images and sounds, too, and give the sizes without the tables of layers' inputs.
+  const auto effective = [&](const char* flavor, int64_t layers) {
+    return static_cast<double>(total(flavor).num_parameters - int64_t{262144} * layers * 256);
+  };
+  EXPECT_NEAR(effective("E2B", 35), 2.3e9, 0.05e9) << "2.3B effective, says the model card";
+  EXPECT_NEAR(effective("E4B", 42), 4.5e9, 0.15e9) << "4.5B effective";
+  for (const char* flavor : {"E2B", "E4B"}) {
+    EXPECT_EQ(
+        total(flavor).num_parameters, gemma4_family().from_flavor(flavor)->get_nparams_and_flops(64).num_parameters);
+  }
 }
 
 TEST(Gemma4, HasTheNamesOfPublishedTensors) {
@@ -393,6 +528,34 @@ TEST(Gemma4, HasTheNamesOfPublishedTensors) {
   EXPECT_THAT(moe, Contains("model.layers.0.self_attn.v_proj.weight"));
   EXPECT_THAT(moe, Not(Contains("model.layers.1.self_attn.v_proj.weight")));
   EXPECT_THAT(moe, Not(Contains(HasSubstr(".moe."))));
+  const std::vector<std::string> small = names("debugmodel_small", ExpertLayout::per_expert);
+  for (const char* name :
+       {"embed_tokens_per_layer.weight",
+        "per_layer_model_projection.weight",
+        "per_layer_projection_norm.weight",
+        "layers.7.per_layer_input_gate.weight",
+        "layers.7.per_layer_projection.weight",
+        "layers.7.post_per_layer_input_norm.weight",
+        "layers.3.self_attn.k_norm.weight",
+        "layers.7.self_attn.q_norm.weight"}) {
+    EXPECT_THAT(small, Contains(std::string("model.") + name));
+  }
+  for (const char* of_keys : {"k_proj", "v_proj", "k_norm"}) {
+    EXPECT_THAT(small, Not(Contains(fmt::format("model.layers.4.self_attn.{}.weight", of_keys))));
+  }
+}
+
+// A table of the vocabulary is stored as one, also if the model has it in segments.
+TEST(Gemma4, SplitsTheTableOfTheInputsOfLayers) {
+  const auto args = gemma4_family().from_flavor("debugmodel_small");
+  const int64_t rows = args->vocab_size();
+  descriptor::ModelOverrides overrides;
+  overrides.split_vocab_size = {{"first", rows - 10}, {"second", 10}};
+  overrides.split_vocab_order = {"first", "second"};
+  args->apply(overrides);
+  const state::StateMap map = args->state_map(descriptor::ExpertLayout::fused);
+  EXPECT_THAT(map.input_names(), Contains("model.embed_tokens_per_layer.weight"));
+  EXPECT_THAT(map.output_names(), Contains("model.per_layer.embed_tokens_per_layer.token_embedding.second.weight"));
 }
 
 }  // namespace

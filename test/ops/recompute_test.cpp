@@ -234,6 +234,15 @@ TEST(Recompute, SavesNoRecomputableTensor) {
   }
 }
 
+TEST(Recompute, SavesATensorWithoutRecomputation) {
+  for (const Case& c : cases()) {
+    EXPECT_TRUE(stays(c, without_recomputation)) << c.name;
+    expect_same_bits(gradients_of(c, without_recomputation), gradients_of(c, kAsItIs), c.name);
+  }
+  const at::Tensor x = leaf({2, 3});
+  EXPECT_TRUE(without_recomputation(x).is_same(x)) << "it is saved anyway";
+}
+
 TEST(Recompute, SavesATensorThatWasModifiedInplace) {
   const Case c = cases()[1];
   const Pass doubled_in_place = [](const at::Tensor& made) {

@@ -68,6 +68,17 @@ TEST(Rotary, EqualsItsDefinitionForAllShapesTypesAndStyles) {
   });
 }
 
+TEST(Rotary, RotatesQueriesAlone) {
+  const at::Tensor q = random_tensor({2, 5, 3, 8}, at::kDouble), weight = random_tensor({8}, at::kDouble);
+  const auto [cos, sin] = angles({2, 5, 3, 3, 8, 8, 1}, at::kDouble);
+  const auto alone = apply_rotary(q, {}, cos, sin);
+  EXPECT_TRUE(at::equal(std::get<0>(alone), std::get<0>(apply_rotary(q, q, cos, sin))));
+  EXPECT_FALSE(std::get<1>(alone).defined());
+  const auto normed = qk_norm_rotary(q, {}, weight, {}, kEps, cos, sin);
+  EXPECT_TRUE(at::equal(std::get<0>(normed), std::get<0>(qk_norm_rotary(q, q, weight, weight, kEps, cos, sin))));
+  EXPECT_FALSE(std::get<1>(normed).defined());
+}
+
 TEST(Rotary, KeepsFloat32AnglesWithBfloat16) {
   const Case c{1, 9, 2, 1, 64, 64, 1};
   const auto [cos, sin] = angles(c, at::kFloat);

@@ -149,6 +149,19 @@ TEST(CheckPlan, DoesNotChangeTheModel) {
   EXPECT_EQ(operator_watch(), nullptr);
 }
 
+// The inputs of one of two stages, of sequences that `tp` ranks divide.
+template <class Stage>
+PlanInputs inputs_of_stage(const Stage& stage, int64_t number, int64_t tp) {
+  PlanInputs inputs{.tokens = 8 * tp};
+  const at::Tensor ids = at::empty({inputs.rows, inputs.tokens}, at::TensorOptions(at::kMeta).dtype(at::kLong));
+  if (number == 0) {
+    inputs.sent = stage.infer_stage_outputs_from_pipeline_inputs({{"input_ids", ids}}, 1);
+  } else {
+    inputs.received = stage.infer_stage_inputs_from_pipeline_inputs({{"input_ids", ids}}, 1);
+  }
+  return inputs;
+}
+
 TEST(CheckPlan, AcceptsLaterStagesThatTakeHiddenStates) {
   using Model = model::Qwen3DenseForCausalLM;
   const auto params = test::small<Model>();
@@ -160,8 +173,7 @@ TEST(CheckPlan, AcceptsLaterStagesThatTakeHiddenStates) {
         nn::HiddenStatesAggregationMode::no,
         nn::ActivationCheckpointing{});
     const auto sharded = model::parallelize_qwen3_dense(at.context, *model, {});
-    const int64_t width = number == 0 ? 0 : params.model.layer.hidden_size;
-    EXPECT_EQ(problem_of([&] { check_plan(at.context, *model, {.hidden_size = width}); }), "") << number;
+    EXPECT_EQ(problem_of([&] { check_plan(at.context, *model, inputs_of_stage(*model, number, 2)); }), "") << number;
   }
 }
 
@@ -176,8 +188,7 @@ TEST(CheckPlan, AcceptsSnapshotsOfHiddenStates) {
         nn::HiddenStatesAggregationMode::mean,
         nn::ActivationCheckpointing{});
     const auto sharded = model::parallelize_qwen3_dense(at.context, *model, {});
-    const int64_t width = number == 0 ? 0 : params.model.layer.hidden_size;
-    EXPECT_EQ(problem_of([&] { check_plan(at.context, *model, {.hidden_size = width}); }), "") << number;
+    EXPECT_EQ(problem_of([&] { check_plan(at.context, *model, inputs_of_stage(*model, number, 4)); }), "") << number;
   }
 }
 

@@ -210,6 +210,7 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "check_linear",
       "recomputable_matmul",
       "can_recompute",
+      "without_recomputation",
       "add_product_",
       "gemm",
       "gemm_",
@@ -275,6 +276,7 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
   // Backward functions that compute nothing themselves: they send, wait, or run functions with scopes of their own.
   static const std::set<std::string> kGlue = {
       "Flash",
+      "Identity",
       "Attach",
       "Checkpoint",
       "Collective",

@@ -58,6 +58,7 @@ FeatureSet features(const Draw& draw) {
   add(form.mamba2.has_value(), "mamba2");
   add(form.latent_attention.has_value(), "latent_attention");
   add(std::any_of(form.windows.begin(), form.windows.end(), [](int64_t window) { return window > 0; }), "windows");
+  add(form.num_kv_shared_layers > 0 || form.hidden_size_per_layer_input > 0, "cross_layer");
   add(draw.value("model.args.tie_word_embeddings") == "true", "tied");
   add(experts && draw.value("training.router_aux_loss_coef") != "0", "router_losses");
   const std::string ahead = draw.value("training.mtp_loss_coef");

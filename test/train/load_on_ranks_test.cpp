@@ -102,7 +102,7 @@ class LoadedOnRanks : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(
     Families,
     LoadedOnRanks,
-    ::testing::Values("qwen3", "qwen3_moe", "llama3", "gemma3", "deepseek_v3"),
+    ::testing::Values("qwen3", "qwen3_moe", "llama3", "gemma3", testing::kGemma4Small, "deepseek_v3"),
     [](const auto& one) { return std::string(one.param); });
 
 TEST_P(LoadedOnRanks, HasTheLossAndTheTokensOfOneDevice) {

@@ -31,19 +31,24 @@ Overrides of(const Schedule& schedule) {
 }
 
 namespace {
-constexpr const char* kFlavorWithExperts = "debugmodel_moe";
+struct Flavor {
+  const char* family;
+  const char* name;
+};
 
-// The families that have such a flavor, by its names as a family.
-const std::map<std::string, std::string>& flavors_with_experts() {
-  static const std::map<std::string, std::string> kFamilies{
-      {kGemma4WithExperts, "gemma4"}, {kNemotronHWithExperts, "nemotron_h"}};
-  return kFamilies;
+// Other flavors than debugmodel, by their names as families.
+const std::map<std::string, Flavor>& other_flavors() {
+  static const std::map<std::string, Flavor> kFlavors{
+      {kGemma4WithExperts, {"gemma4", "debugmodel_moe"}},
+      {kGemma4Small, {"gemma4", "debugmodel_small"}},
+      {kNemotronHWithExperts, {"nemotron_h", "debugmodel_moe"}}};
+  return kFlavors;
 }
 }  // namespace
 
 std::vector<std::string> trained_families() {
   std::vector<std::string> names = families().names();
-  for (const auto& [name, family] : flavors_with_experts()) {
+  for (const auto& [name, flavor] : other_flavors()) {
     names.push_back(name);
   }
   return names;
@@ -56,8 +61,8 @@ const descriptor::ModelArgs& debug_model(const std::string& name) {
     for (const std::string& family : all.names()) {
       models[family] = all.from_flavor(family, "debugmodel");
     }
-    for (const auto& [variant, family] : flavors_with_experts()) {
-      models[variant] = all.from_flavor(family, kFlavorWithExperts);
+    for (const auto& [variant, flavor] : other_flavors()) {
+      models[variant] = all.from_flavor(flavor.family, flavor.name);
     }
     for (const auto& [family, model] : models) {
       model->keep_mtp_modules(true);
@@ -85,15 +90,20 @@ Overrides family(const std::string& name) {
       {"activation_checkpoint.mode", "full"},
       {"data.datasets.0.split_documents", "\"blank_line\""},
       {"checkpoint.interval", std::to_string(kSteps)}};
-  const auto variant = flavors_with_experts().find(name);
-  const bool is_variant = variant != flavors_with_experts().end();
-  overrides.emplace_back("model.name", is_variant ? variant->second : name);
+  const auto variant = other_flavors().find(name);
+  const bool is_variant = variant != other_flavors().end();
+  overrides.emplace_back("model.name", is_variant ? variant->second.family : name);
   if (is_variant) {
-    overrides.emplace_back("model.flavor", kFlavorWithExperts);
+    overrides.emplace_back("model.flavor", variant->second.name);
+  }
+  if (form.full_attention) {
+    overrides.emplace_back("model.args.global_head_dim", "8");
   }
   if (name == "gemma4" || name == kGemma4WithExperts) {
-    overrides.emplace_back("model.args.global_head_dim", "8");
     overrides.emplace_back("model.args.num_global_key_value_heads", "2");
+  }
+  if (name == kGemma4Small) {
+    overrides.emplace_back("model.args.num_hidden_layers", "6");  // of which the last four share keys and values
   }
   if (form.latent_attention) {
     overrides.emplace_back("model.args.num_key_value_heads", "8");

@@ -54,11 +54,13 @@ inline const std::vector<Schedule> kSchedules{
 
 Overrides of(const Schedule& schedule);
 
-/// Nemotron-H and Gemma 4 with experts, by these names as families.
+/// Nemotron-H and Gemma 4 with experts, and a small Gemma 4, whose layers have inputs of their own and the keys and
+/// values of earlier ones; by these names as families.
 inline constexpr const char* kNemotronHWithExperts = "nemotron_h_moe";
 inline constexpr const char* kGemma4WithExperts = "gemma4_moe";
+inline constexpr const char* kGemma4Small = "gemma4_small";
 
-/// Every family of specs(), and these two.
+/// Every family of specs(), and these three.
 std::vector<std::string> trained_families();
 
 /// The debug model of such a family, which keeps the modules for multi-token prediction if the family has them; and its

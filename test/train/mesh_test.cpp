@@ -69,9 +69,11 @@ std::vector<Case> every_family_and_mesh() {
       {.cp = 2, .tp = 2},
       {.dp_shard = 2, .cp = 2, .tp = 2}};
   // Norms after the sub-blocks, and one over the width that tp cuts; biases; windows, which cp cuts; layers without
-  // rotary positions or with others; layers with other heads, of which tp = 4 cuts two.
+  // rotary positions or with others; layers with other heads, of which tp = 4 cuts two; keys and values of other
+  // layers.
   size_t first = 0;
-  for (const char* name : {"olmo2", "qwen2", "mistral", "smollm3", "olmo3", "gemma3", "gemma4"}) {
+  for (const char* name :
+       {"olmo2", "qwen2", "mistral", "smollm3", "olmo3", "gemma3", "gemma4", testing::kGemma4Small}) {
     add(name, every_nth(2, some, first++ % 2));
   }
   // Other routers; in some, layers without experts.

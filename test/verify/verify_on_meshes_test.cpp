@@ -100,6 +100,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"smollm3_layers", kThree},
         Case{"gemma3_linear", kThree},
         Case{"gemma4_dense", {{.tp = 2}, {.dp_shard = 2, .tp = 2}, {.tp = 2, .pp = 2}}},
+        Case{
+            "gemma4_small",
+            {{.dp_shard = 2}, {.tp = 2}, {.pp = 2}, {.pp = 3}, {.dp_shard = 2, .pp = 2}, {.tp = 2, .pp = 2}}},
         Case{"gemma4_experts", {{.dp_shard = 4, .ep = 2}, {.dp_shard = 2, .ep = 2, .pp = 2}}},
         Case{"mixtral_experts", {{.dp_shard = 4, .ep = 2}, {.dp_shard = 2, .ep = 2, .pp = 2}}},
         Case{"gpt_oss_clamp", {{.tp = 2}, {.dp_shard = 2, .tp = 2}, {.tp = 2, .pp = 2}}},

@@ -1,5 +1,6 @@
 #include "lehr/model/gemma4/family.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -28,14 +29,6 @@ Rope full_rope() {
 
 void refuse_unsupported(const Node& config) {
   require_supported(config, "hidden_activation", kActivation);
-  require_supported(config, "num_kv_shared_layers", int64_t{0});
-  const int64_t per_layer = int_or(config, "hidden_size_per_layer_input", 256);
-  require(
-      per_layer == 0,
-      "{}: hidden_size_per_layer_input: expected 0, found {}{}; embeddings per layer are not supported",
-      config.origin(),
-      per_layer,
-      config.find("hidden_size_per_layer_input") == nullptr ? ", which is the value without the key" : "");
   const Node* bidirectional = config.find("use_bidirectional_attention");
   const std::string of = bidirectional == nullptr || bidirectional->is_null() ? "null" : bidirectional->as_string();
   require(
@@ -91,9 +84,19 @@ struct Family {
         .head_dim = config.head_dim,
         .initializer_range = config.initializer_range,
         .full_attention = value_of(config.full_attention, "full attention"),
+        .hidden_size_per_layer_input = config.hidden_size_per_layer_input,
+        .num_hidden_layers = config.num_hidden_layers,
+        .num_kv_shared_layers = config.num_kv_shared_layers,
+        .use_double_wide_mlp = config.use_double_wide_mlp,
         .qkv_bias = config.qkv_bias,
         .output_bias = config.output_bias,
         .pattern = config.pattern};
+    const int64_t most = most_shared_layers(config.pattern, config.num_hidden_layers);
+    require(
+        config.num_kv_shared_layers >= 0 && config.num_kv_shared_layers <= most,
+        "num_kv_shared_layers: expected a number from 0 to {}, so that at least one layer of each type precedes the shared ones, found {}",
+        most,
+        config.num_kv_shared_layers);
     if (params.full_attention.num_key_value_heads == 0) {
       params.full_attention.num_key_value_heads = config.num_key_value_heads;
     }
@@ -105,17 +108,22 @@ struct Family {
     return params;
   }
 
-  // The last layer has full attention, as in transformers' class.
+  // The last layer has full attention, as in transformers' class. If the model was shortened, num_kv_shared_layers is
+  // lowered until a layer of each type precedes the shared ones.
   static void adjust(DecoderConfig& shape) {
     const int64_t last = shape.num_hidden_layers - 1;
-    if (last < 0 || last >= kMostLayers || !shape.pattern.slides(last)) {
+    if (last < 0 || last >= kMostLayers) {
       return;
     }
-    std::vector<bool> sliding;
-    for (int64_t layer = 0; layer <= last; ++layer) {
-      sliding.push_back(layer < last && shape.pattern.slides(layer));
+    if (shape.pattern.slides(last)) {
+      std::vector<bool> sliding;
+      for (int64_t layer = 0; layer <= last; ++layer) {
+        sliding.push_back(layer < last && shape.pattern.slides(layer));
+      }
+      shape.pattern.sliding = std::move(sliding);
     }
-    shape.pattern.sliding = std::move(sliding);
+    shape.num_kv_shared_layers =
+        std::min(shape.num_kv_shared_layers, most_shared_layers(shape.pattern, shape.num_hidden_layers));
   }
 
   static void read(const Node& config, DecoderConfig& shape) {
@@ -126,6 +134,16 @@ struct Family {
     adjust(shape);
     read_layer_ropes(config, full_rope(), {}, nullptr, shape, /*proportional=*/true);
     shape.full_attention = read_full_attention_heads(config, shape);
+    shape.hidden_size_per_layer_input = int_or(config, "hidden_size_per_layer_input", 256);
+    shape.num_kv_shared_layers = int_or(config, "num_kv_shared_layers", 0);
+    shape.use_double_wide_mlp = bool_or(config, "use_double_wide_mlp", false);
+    const int64_t rows = int_or(config, "vocab_size_per_layer_input", 262144);
+    require(
+        shape.hidden_size_per_layer_input == 0 || rows == shape.vocab_size,
+        "{}: vocab_size_per_layer_input: expected vocab_size ({}), found {}; this is not supported",
+        config.origin(),
+        shape.vocab_size,
+        rows);
     shape.final_logit_softcapping = optional_double(config, "final_logit_softcapping");
     shape.tie_word_embeddings = bool_or(config, "tie_word_embeddings", true);
     if (bool_or(config, "enable_moe_block", false)) {
@@ -151,8 +169,10 @@ struct Family {
     }
     node.set("hidden_activation", Node(kActivation));
     node.set("final_logit_softcapping", shape.final_logit_softcapping ? Node(*shape.final_logit_softcapping) : Node());
-    node.set("hidden_size_per_layer_input", Node(int64_t{0}));
-    node.set("num_kv_shared_layers", Node(int64_t{0}));
+    node.set("hidden_size_per_layer_input", Node(shape.hidden_size_per_layer_input));
+    node.set("vocab_size_per_layer_input", Node(shape.vocab_size));
+    node.set("num_kv_shared_layers", Node(shape.num_kv_shared_layers));
+    node.set("use_double_wide_mlp", Node(shape.use_double_wide_mlp));
     node.set("enable_moe_block", Node(shape.moe.has_value()));
     if (shape.moe) {
       node.set("top_k_experts", Node(shape.moe->num_experts_per_tok));
@@ -172,6 +192,7 @@ class Gemma4Args : public DecoderArgs<Family> {
     return with_stored_names(DecoderArgs<Family>::state_map(descriptor::ExpertLayout::fused), [](std::string name) {
       replace_in_name(name, ".moe.", ".");
       replace_in_name(name, ".router.gate.", ".router.proj.");
+      replace_in_name(name, ".per_layer.", ".");
       return name;
     });
   }
@@ -180,6 +201,12 @@ class Gemma4Args : public DecoderArgs<Family> {
 struct Size {
   int64_t hidden_size, layers, heads, key_value_heads, global_key_value_heads, intermediate_size;
   std::optional<MoEConfig> moe = {};
+};
+
+// Models whose full layers have as many KV heads as the others, and which share keys and values.
+struct SmallSize {
+  int64_t hidden_size, layers, key_value_heads, intermediate_size, shared_layers, full_every;
+  bool double_wide;
 };
 
 DecoderConfig published(const Size& size) {
@@ -205,8 +232,18 @@ DecoderConfig published(const Size& size) {
       .final_logit_softcapping = 30};
 }
 
-DecoderConfig debug_model(std::optional<MoEConfig> moe) {
-  DecoderConfig config = published({256, 8, 16, 8, 4, 768, std::move(moe)});
+DecoderConfig published_small(const SmallSize& size) {
+  DecoderConfig config = published({size.hidden_size, size.layers, 8, size.key_value_heads, 0, size.intermediate_size});
+  config.max_position_embeddings = 131072;
+  config.pattern = {.sliding_window = 512, .sliding = all_but_every(size.full_every)};
+  config.full_attention = FullAttentionHeads{.head_dim = 512};
+  config.hidden_size_per_layer_input = 256;
+  config.num_kv_shared_layers = size.shared_layers;
+  config.use_double_wide_mlp = size.double_wide;
+  return config;
+}
+
+DecoderConfig debug_model(DecoderConfig config) {
   set_debug_vocabulary(config);
   config.head_dim = 16;
   config.max_position_embeddings = 4096;
@@ -214,13 +251,22 @@ DecoderConfig debug_model(std::optional<MoEConfig> moe) {
   value_of(config.full_attention, "full attention").head_dim = 32;
   return config;
 }
+
+DecoderConfig debug_model_small() {
+  DecoderConfig config = debug_model(published_small({256, 8, 4, 512, 4, 2, true}));
+  config.hidden_size_per_layer_input = 32;
+  return config;
+}
 }  // namespace
 
 descriptor::ModelFamily gemma4_family() {
   return make_decoder_family<Family, Gemma4Args>(
       "gemma4",
-      {{"debugmodel", debug_model({})},
-       {"debugmodel_moe", debug_model(experts(32, 4, 128))},
+      {{"debugmodel", debug_model(published({256, 8, 16, 8, 4, 768}))},
+       {"debugmodel_moe", debug_model(published({256, 8, 16, 8, 4, 768, experts(32, 4, 128)}))},
+       {"debugmodel_small", debug_model_small()},
+       {"E2B", published_small({1536, 35, 1, 6144, 20, 5, true})},
+       {"E4B", published_small({2560, 42, 2, 10240, 18, 6, false})},
        {"31B", published({5376, 60, 32, 16, 4, 21504})},
        {"26B-A4B", published({2816, 30, 16, 8, 2, 2112, experts(128, 8, 704)})}});
 }

@@ -10,8 +10,8 @@ namespace lehr::model {
 LEHR_DECODER_FAMILY(Gemma4, gemma4);
 extern template class DecoderImpl<Gemma4Layer, Gemma4LayerParameters>;
 
-/// Returns the family "gemma4", with the published sizes without per-layer embeddings, "debugmodel", and
-/// "debugmodel_moe", which has experts.
+/// Returns the family "gemma4", with the published sizes, "debugmodel", "debugmodel_moe", which has experts, and
+/// "debugmodel_small", which has inputs of layers and shared keys and values.
 descriptor::ModelFamily gemma4_family();
 
 }  // namespace lehr::model

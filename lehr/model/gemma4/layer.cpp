@@ -18,8 +18,12 @@ Gemma4LayerImpl::Gemma4LayerImpl(const Gemma4LayerParameters& params, int64_t la
     attention.num_key_value_heads = params.full_attention.num_key_value_heads;
     attention.keys_as_values = params.full_attention.keys_as_values;
   }
+  const bool reads = params.cross_layer().role(layer_index) == KeyValueRole::reads;
+  attention.reads_keys_and_values = reads;
   declare_module("self_attn", self_attn, nn::GroupedQueryAttention(attention));
-  declare_module("mlp", mlp, nn::GeGLU(params.hidden_size, params.intermediate_size, nn::Gelu::tanh, init));
+  const int64_t inner_size =
+      reads && params.use_double_wide_mlp ? 2 * params.intermediate_size : params.intermediate_size;
+  declare_module("mlp", mlp, nn::GeGLU(params.hidden_size, inner_size, nn::Gelu::tanh, init));
   declare_norm("input_layernorm", input_layernorm);
   declare_norm("post_attention_layernorm", post_attention_layernorm);
   declare_norm("pre_feedforward_layernorm", pre_feedforward_layernorm);
@@ -30,6 +34,11 @@ Gemma4LayerImpl::Gemma4LayerImpl(const Gemma4LayerParameters& params, int64_t la
     declare_norm("pre_feedforward_layernorm_2", pre_feedforward_layernorm_2);
     declare_norm("post_feedforward_layernorm_2", post_feedforward_layernorm_2);
   }
+  if (const int64_t width = params.hidden_size_per_layer_input; width > 0) {
+    declare_module("per_layer_input_gate", per_layer_input_gate, nn::Linear(params.hidden_size, width, init));
+    declare_module("per_layer_projection", per_layer_projection, nn::Linear(width, params.hidden_size, init));
+    declare_norm("post_per_layer_input_norm", post_per_layer_input_norm);
+  }
   declare_state("layer_scalar", layer_scalar, {1}, nn::Init::ones());
 }
 
@@ -37,9 +46,12 @@ at::Tensor Gemma4LayerImpl::forward(
     const at::Tensor& hidden_states,
     const nn::PositionEmbeddings& position_embeddings,
     const nn::AttentionMask& attention_mask,
-    nn::KeyValueCache* cache) {
+    nn::KeyValueCache* cache,
+    const at::Tensor& input,
+    nn::KeysAndValues* shared) {
   nn::ResidualStream residual(hidden_states);
-  const at::Tensor attended = self_attn(residual.normed(input_layernorm), position_embeddings, attention_mask, cache);
+  const at::Tensor attended =
+      self_attn(residual.normed(input_layernorm), position_embeddings, attention_mask, cache, shared);
   residual.add_normed(attended, post_attention_layernorm);
   at::Tensor output = mlp(residual.normed(pre_feedforward_layernorm));
   if (moe) {
@@ -48,10 +60,22 @@ at::Tensor Gemma4LayerImpl::forward(
     output = post_feedforward_layernorm_1(output) + post_feedforward_layernorm_2(of_experts);
   }
   residual.add_normed(output, post_feedforward_layernorm);
+  if (per_layer_input_gate) {
+    require(
+        input.defined(), "layer: expected a per-layer input (B, T, P), since hidden_size_per_layer_input is above 0");
+    const at::Tensor gate = at::gelu(per_layer_input_gate(residual.hidden_states()), "tanh");  // (B, T, P)
+    residual.add_normed(per_layer_projection(gate * input), post_per_layer_input_norm);
+  }
   return residual.hidden_states() * layer_scalar.to(hidden_states.scalar_type());
 }
 
 void tensor_parallel(Gemma4LayerImpl& layer, mesh::DistributedContext& context) {
+  // Each rank maps its part of the sequence.
+  for (nn::Linear* const linear : {&layer.per_layer_input_gate, &layer.per_layer_projection}) {
+    if (*linear) {
+      shard::on_parts(**linear, context);
+    }
+  }
   shard::tensor_parallel_children(layer, context);
   if (const int64_t ranks = context.size(mesh::axis::tp); ranks > 1) {
     layer.own_parameter("layer_scalar")

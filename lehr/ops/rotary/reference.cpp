@@ -31,7 +31,7 @@ std::tuple<at::Tensor, at::Tensor> apply_rotary(
   const auto wide = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor c = cos.detach().to(wide).unsqueeze(-2);
   const at::Tensor s = sin.detach().to(wide).unsqueeze(-2);
-  return {rotate(q, c, s, style), rotate(k, c, s, style)};
+  return {rotate(q, c, s, style), k.defined() ? rotate(k, c, s, style) : k};
 }
 
 }  // namespace lehr::ops::reference

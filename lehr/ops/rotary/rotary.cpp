@@ -241,17 +241,19 @@ struct NormRotaryFunction : AutogradFunction<NormRotaryFunction> {
 
 void check(const char* name, const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos, const at::Tensor& sin) {
   require(
-      q.dim() == 4 && k.dim() == 4 && q.size(0) == k.size(0) && q.size(1) == k.size(1) && q.size(3) == k.size(3),
+      q.dim() == 4 && (!k.defined() ||
+                       (k.dim() == 4 && q.size(0) == k.size(0) && q.size(1) == k.size(1) && q.size(3) == k.size(3))),
       "{}: expected q (B, T, Hq, D) and k (B, T, Hkv, D), found {} and {}",
       name,
       shape_of(q),
-      shape_of(k));
+      k.defined() ? shape_of(k) : "none");
+  const auto type_of_k = k.defined() ? k.scalar_type() : q.scalar_type();
   require(
-      q.scalar_type() == k.scalar_type() && q.is_floating_point(),
+      q.scalar_type() == type_of_k && q.is_floating_point(),
       "{}: expected q and k of one floating type, found {} and {}",
       name,
       c10::toString(q.scalar_type()),
-      c10::toString(k.scalar_type()));
+      c10::toString(type_of_k));
   const int64_t rotated = cos.dim() > 0 ? cos.size(-1) : 0;
   const bool shape_fits = (cos.dim() == 2 || (cos.dim() == 3 && (cos.size(0) == 1 || cos.size(0) == q.size(0)))) &&
                           cos.size(-2) == q.size(1) && rotated % 2 == 0 && rotated <= q.size(3);
@@ -292,7 +294,7 @@ std::tuple<at::Tensor, at::Tensor> apply_rotary(
     return reference::apply_rotary(q, k, cos, sin, style);
   }
   const CosSin angles = angles_for(cos, sin, q.scalar_type(), style);
-  return {rotate(q, angles), rotate(k, angles)};
+  return {rotate(q, angles), k.defined() ? rotate(k, angles) : k};
 }
 
 std::tuple<at::Tensor, at::Tensor> qk_norm_rotary(
@@ -307,21 +309,21 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rotary(
     NormWeight kind) {
   const OperatorScope scope(OperatorKind::norm, "lehr::qk_norm_rotary");
   check("qk_norm_rotary", q, k, cos, sin);
-  require(
-      q_weight.dim() == 1 && k_weight.dim() == 1 && q_weight.size(0) == q.size(3) && k_weight.size(0) == k.size(3) &&
-          q_weight.scalar_type() == q.scalar_type() && k_weight.scalar_type() == k.scalar_type(),
-      "qk_norm_rotary: expected weights of {} {} elements, found {} {} and {} {}",
-      q.size(3),
-      c10::toString(q.scalar_type()),
-      c10::toString(q_weight.scalar_type()),
-      shape_of(q_weight),
-      c10::toString(k_weight.scalar_type()),
-      shape_of(k_weight));
+  for (const at::Tensor& weight : {q_weight, k.defined() ? k_weight : q_weight}) {
+    require(
+        weight.dim() == 1 && weight.size(0) == q.size(3) && weight.scalar_type() == q.scalar_type(),
+        "qk_norm_rotary: expected weights of {} {} elements, found {} {}",
+        q.size(3),
+        c10::toString(q.scalar_type()),
+        c10::toString(weight.scalar_type()),
+        shape_of(weight));
+  }
   if (!supports_rotation(q, cos.size(-1), true)) {
-    return apply_rotary(rms_norm(q, q_weight, eps, kind), rms_norm(k, k_weight, eps, kind), cos, sin, style);
+    const at::Tensor normed_k = k.defined() ? rms_norm(k, k_weight, eps, kind) : k;
+    return apply_rotary(rms_norm(q, q_weight, eps, kind), normed_k, cos, sin, style);
   }
   const CosSin angles = angles_for(cos, sin, q.scalar_type(), style);
-  return {norm_rotate(q, q_weight, eps, kind, angles), norm_rotate(k, k_weight, eps, kind, angles)};
+  return {norm_rotate(q, q_weight, eps, kind, angles), k.defined() ? norm_rotate(k, k_weight, eps, kind, angles) : k};
 }
 
 }  // namespace lehr::ops
