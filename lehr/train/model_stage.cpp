@@ -108,9 +108,11 @@ TensorDict ModelStage::gradient_specs(int64_t microbatch) const {
 
 nn::ModelInputs ModelStage::inputs_of(const Batch& batch, const TensorDict& received) const {
   nn::ModelInputs inputs = parts_.task.build_forward_inputs(batch);
-  TensorDict of_model = received;
-  of_model.erase(kDistance);
-  inputs.receive(std::move(of_model));
+  if (!parts_.info.is_current_stage_first()) {
+    TensorDict of_model = received;
+    of_model.erase(kDistance);
+    inputs.receive(std::move(of_model));
+  }
   return inputs;
 }
 
