@@ -97,10 +97,10 @@ state::StateMap decoder_state_map(
         ++end;
       }
     };
-    if (const size_t at = name.find(kTable); at != std::string::npos) {
-      const std::string segments = name.substr(0, at) + std::string(kTable);
+    if (const size_t end_of_table = name.find(kTable); end_of_table != std::string::npos) {
+      const std::string segments = name.substr(0, end_of_table) + std::string(kTable);
       take(segments);
-      maps.push_back(table(name.substr(0, at) + ".weight", segments, vocabulary));
+      maps.push_back(table(name.substr(0, end_of_table) + ".weight", segments, vocabulary));
     } else if (name.starts_with(head)) {
       take(head);
       maps.push_back(table("lm_head.weight", head, vocabulary));

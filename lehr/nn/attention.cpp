@@ -1,6 +1,7 @@
 #include "lehr/nn/attention.h"
 
 #include "lehr/base/error.h"
+#include "lehr/ops/recompute.h"
 #include "lehr/ops/rms_norm/rms_norm.h"
 #include "lehr/ops/rotary/rotary.h"
 
