@@ -62,7 +62,8 @@ def folders():
     made = {}
     for name in ("llama_rope_llama3", "olmo2", "gemma3_tables", "olmo3_yarn", "qwen2_window", "smollm3_layers",
                  "deepseek_v3_yarn", "glm4_moe_norms", "qwen3_next_interval", "qwen3_5_types", "qwen3_5_moe_experts",
-                 "nemotron_h_groups", "mixtral_window", "minimax_m2_published", "kimi_k2", "gemma4_experts", "gemma4_per_layer", "gemma4_small",
+                 "nemotron_h_groups", "mixtral_window", "minimax_m2_published", "kimi_k2", "gemma4_experts",
+                 "gemma4_per_layer", "gemma4_small",
                  "qwen3_seqcls", "qwen3_tokcls", "qwen3_tied_v4config", "qwen3moe_sparse_step2"):
         made[name] = work / name
         shutil.copytree(reference / name, made[name])

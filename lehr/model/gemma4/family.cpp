@@ -94,7 +94,8 @@ struct Family {
     const int64_t most = most_shared_layers(config.pattern, config.num_hidden_layers);
     require(
         config.num_kv_shared_layers >= 0 && config.num_kv_shared_layers <= most,
-        "num_kv_shared_layers: expected a number from 0 to {}, so that at least one layer of each type precedes the shared ones, found {}",
+        "num_kv_shared_layers: expected a number from 0 to {}, so that at least one layer of each type precedes the "
+        "shared ones, found {}",
         most,
         config.num_kv_shared_layers);
     if (params.full_attention.num_key_value_heads == 0) {
