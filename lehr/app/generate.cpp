@@ -141,10 +141,10 @@ void generate_on(
   if (options.prompt) {
     tokenizer = find_tokenizer(options, folder.tokenizer_folder(), shape->vocab_size());
   }
-  train::Prompt prompt{.ids = options.tokens, .stop_ids = shape->eos_token_ids()};
+  train::Prompt prompt{.ids = options.tokens, .stop_ids = folder.stop_ids()};
   if (options.prompt) {
     const auto chat = options.chat ? find_chat_template(options, folder) : nullptr;
-    prompt = train::make_prompt(*options.prompt, *tokenizer, chat, shape->eos_token_ids());
+    prompt = train::make_prompt(*options.prompt, *tokenizer, chat, folder.stop_ids());
   }
   const at::ScalarType dtype = value_of(state::type_from_torch_name(options.dtype), "--dtype");
   const auto model = train::load_for_whole_sequences(folder, specs, config.parallelism, dtype, ranks, device);

@@ -297,7 +297,7 @@ Machine load_machine(const std::string& name_or_file, const Overrides& overrides
     sources.file = name_or_file;
   }
   const Node node = merge_sources(sources);
-  if (const Node* name = node.find("name"); sources.file && name != nullptr && name->is_string()) {
+  if (const Node* name = node.find("name"); name != nullptr && name->is_string()) {
     if (const auto found = preset(name->as_string()); found != presets().end()) {
       machine = *found;
     }

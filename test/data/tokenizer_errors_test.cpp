@@ -27,17 +27,23 @@ std::string error_of_text(std::string_view text, const std::string& name = "toke
 
 TEST(TokenizerErrors, DoNotOccurForTheTinyTokenizer) {
   EXPECT_EQ(error_with("/truncation", R"({"max_length": 5})"), "");
-  EXPECT_EQ(error_with("/post_processor", R"({"type": "TemplateProcessing"})"), "");
+  EXPECT_EQ(error_with("/post_processor", R"({"type": "ByteLevel"})"), "");
 }
 
 TEST(TokenizerErrors, NameUnsupportedParts) {
   const std::string cases[][3] = {
       {"/version", R"("2.0")", "tokenizer.json: version: expected \"1.0\", found \"2.0\""},
-      {"/normalizer", R"({"type": "Lowercase"})", "tokenizer.json: normalizer.type: expected NFC"},
+      {"/normalizer", R"({"type": "Lowercase"})", "tokenizer.json: normalizer.type: expected NFC, Prepend"},
       {"/normalizer",
        R"({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]})",
-       "normalizer.normalizers[1].type: expected NFC, a Sequence of it, or null, found \"NFKC\""},
-      {"/pre_tokenizer", "null", "pre_tokenizer: is missing; only byte-level"},
+       "normalizer.normalizers[1].type: expected NFC, Prepend, Replace, a Sequence of these, or null, found \"NFKC\""},
+      {"/normalizer",
+       R"({"type": "Replace", "pattern": {"Regex": "a"}, "content": ""})",
+       "normalizer.pattern.String: is missing"},
+      {"/normalizer",
+       R"({"type": "Replace", "pattern": {"String": ""}, "content": "a"})",
+       "normalizer.pattern.String: expected a text to replace"},
+      {"/pre_tokenizer", "null", "pre_tokenizer: is missing; expected ByteLevel"},
       {"/pre_tokenizer", R"({"type": "Metaspace"})", "found \"Metaspace\", which is not supported"},
       {"/pre_tokenizer", R"({"type": "Digits"})", "pre_tokenizer: contains no ByteLevel"},
       {"/pre_tokenizer",
@@ -50,8 +56,22 @@ TEST(TokenizerErrors, NameUnsupportedParts) {
        R"({"type": "Split", "pattern": {"Regex": "(a"}, "behavior": "Isolated"})",
        "pre_tokenizer.pattern: the regular expression does not compile"},
       {"/pre_tokenizer", R"({"type": "Split", "behavior": "Isolated"})", "pre_tokenizer.pattern: is missing"},
-      {"/decoder", R"({"type": "WordPiece"})", "decoder.type: expected ByteLevel, found \"WordPiece\""},
+      {"/decoder", R"({"type": "WordPiece"})", "decoder.type: expected ByteLevel, or a Sequence"},
+      {"/decoder",
+       R"({"type": "Sequence", "decoders": [{"type": "Fuse"}]})",
+       "decoder.decoders: expected ByteLevel, or Replace, ByteFallback, Fuse and perhaps Strip, found \"Fuse\""},
       {"/decoder", "null", "decoder: is missing"},
+      {"/post_processor", R"({"type": "Odd"})", "post_processor.type: expected TemplateProcessing"},
+      {"/post_processor", R"({"type": "TemplateProcessing", "single": []})", "post_processor.single: has no place"},
+      {"/post_processor",
+       R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}], "special_tokens": {}})",
+       "post_processor.special_tokens.<s>: is missing"},
+      {"/post_processor",
+       R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "B"}}]})",
+       "post_processor.single[0]: expected the text A once, found \"B\""},
+      {"/post_processor",
+       R"({"type": "RobertaProcessing", "cls": ["<s>", 100], "sep": ["<end>", 7]})",
+       "post_processor.cls: expected an id from 0 to 7, found 100"},
       {"/model/type", R"("Unigram")", "model.type: expected \"BPE\", found \"Unigram\""},
       {"/model/dropout", "0.1", "model.dropout: 0.1 is not supported"},
       {"/model/end_of_word_suffix", R"("</w>")", "model.end_of_word_suffix: expected none"},
