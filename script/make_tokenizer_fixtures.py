@@ -144,8 +144,10 @@ def sentencepiece_variants(base):
     yield "Metaspace that splits", {**space_first, "pre_tokenizer": metaspace("first", split=True)}
     yield "Metaspace that adds nothing", {**space_first, "pre_tokenizer": metaspace("never")}
     yield "Gemma", gemma
+    known = base["model"]["vocab"]
     yield "Gemma's added tokens", {**gemma, "added_tokens": base["added_tokens"] + [
-        added(n, "\n\n"), added(n + 1, SPACE * 2), added(n + 2, "<l>", lstrip=True), added(n + 3, "<r>", normalized=True)]}
+        added(known.get("\n\n", n), "\n\n"), added(known[SPACE * 2], SPACE * 2), added(n + 1, "<l>", lstrip=True),
+        added(n + 2, "<r>", normalized=True)]}
     yield "added tokens after normalization", {**base, "added_tokens": [
         added(0, "<unk>", special=True, normalized=True), added(1, "<s>", special=True, normalized=True),
         added(2, "</s>", special=True, normalized=True)]}

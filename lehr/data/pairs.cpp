@@ -113,8 +113,7 @@ void PairsDataset::read(const std::filesystem::path& file, const Tokenizer& toke
           key);
       std::vector<int32_t> ids = tokenizer.encode(text);
       require(!ids.empty(), "{}: the text under \"{}\" is empty", where, key);
-      example.push_back(
-          with_special_tokens(std::move(ids), tokenizer.special_tokens(), options_.max_length, where));
+      example.push_back(with_special_tokens(std::move(ids), tokenizer.special_tokens(), options_.max_length, where));
     }
   });
 }

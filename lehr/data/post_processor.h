@@ -13,7 +13,6 @@ namespace lehr::data {
 /// Reads `post_processor` of tokenizer.json: null, ByteLevel (which adds nothing), TemplateProcessing (its template for
 /// a single text), BertProcessing, RobertaProcessing or a Sequence of these. Throws a usage error that begins with
 /// `where` for others, and for tokens that `vocabulary` does not have.
-SpecialTokens read_post_processor(
-    const nlohmann::json& node, const Vocabulary& vocabulary, const std::string& where);
+SpecialTokens read_post_processor(const nlohmann::json& node, const Vocabulary& vocabulary, const std::string& where);
 
 }  // namespace lehr::data

@@ -175,8 +175,8 @@ void split_from(
 
 std::string_view Metaspace::apply(std::string_view text, Place place, std::string& buffer) const {
   buffer.clear();
-  const bool prepends = prepend == Prepend::always ? place != Place::continued
-                                                   : prepend == Prepend::first && place == Place::start;
+  const bool prepends =
+      prepend == Prepend::always ? place != Place::continued : prepend == Prepend::first && place == Place::start;
   if (prepends && !text.starts_with(' ') && !text.starts_with(replacement)) {
     buffer = replacement;
   }
@@ -193,8 +193,7 @@ std::string_view Metaspace::apply(std::string_view text, Place place, std::strin
 PreTokenizer PreTokenizer::read(const json& node, Spelling spelling, const std::string& where) {
   PreTokenizer result;
   const bool bytes = spelling == Spelling::bytes;
-  require(
-      !node.is_null() || !bytes, "{}: is missing; expected ByteLevel, as the decoder is, as the last step", where);
+  require(!node.is_null() || !bytes, "{}: is missing; expected ByteLevel, as the decoder is, as the last step", where);
   if (node.is_null()) {
     return result;
   }
@@ -208,8 +207,8 @@ PreTokenizer PreTokenizer::read(const json& node, Spelling spelling, const std::
         replacement);
     result.metaspace_ = Metaspace{.replacement = replacement, .prepend = read_prepend(node, where)};
     if (json_or(node, "split", true, where)) {
-      result.steps_.push_back(make_regex_splitter(
-          replacement, /*literal=*/true, SplitBehavior::merged_with_next, /*invert=*/false, where));
+      result.steps_.push_back(
+          make_regex_splitter(replacement, /*literal=*/true, SplitBehavior::merged_with_next, /*invert=*/false, where));
     }
     return result;
   }

@@ -43,8 +43,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& what, const std::st
   return make_bpe_tokenizer(*file, find_file(path, "tokenizer_config.json"), std::move(files));
 }
 
-std::vector<std::vector<int32_t>> Tokenizer::encode_parts(
-    std::string_view text, std::span<const size_t> cuts) const {
+std::vector<std::vector<int32_t>> Tokenizer::encode_parts(std::string_view text, std::span<const size_t> cuts) const {
   std::vector<std::vector<int32_t>> parts;
   size_t begin = 0;
   for (const size_t cut : cuts) {

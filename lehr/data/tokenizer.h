@@ -36,8 +36,8 @@ class Tokenizer {
   /// cuts. Together they are encode(text) if no token of that crosses a cut.
   virtual std::vector<std::vector<int32_t>> encode_parts(std::string_view text, std::span<const size_t> cuts) const;
 
-  /// Returns the special tokens around a text, which encode() does not add; none for most models of conversations, whose
-  /// chat template has them.
+  /// Returns the special tokens around a text, which encode() does not add; none for most models of conversations,
+  /// whose chat template has them.
   virtual SpecialTokens special_tokens() const { return {}; }
 
   /// Returns the ids of one word of a text. A space precedes every word, the first one included, as by transformers'

@@ -122,8 +122,7 @@ void read_top(ondemand::document& document, const std::string& name, RawTokenize
 void read_model(ondemand::object model, const std::string& name, RawTokenizer& raw) {
   // The vocabulary is read first, wherever it occurs, as merges are resolved against it.
   ondemand::value vocab;
-  require(
-      model.find_field_unordered("vocab").get(vocab) == simdjson::SUCCESS, "{}: model.vocab: is missing", name);
+  require(model.find_field_unordered("vocab").get(vocab) == simdjson::SUCCESS, "{}: model.vocab: is missing", name);
   read_vocabulary(vocab, name + ": model.vocab", raw);
   model.reset();
   for (ondemand::field part : model) {
@@ -237,11 +236,22 @@ std::optional<int32_t> read_named_token(
   return id;
 }
 
+/// Returns whether every character has some token, if only those of its bytes.
+bool drops_nothing(const Vocabulary& vocabulary, const BpeOptions& options) {
+  bool has_bytes = options.byte_fallback;
+  for (unsigned byte = 0; byte < 256 && has_bytes; ++byte) {
+    has_bytes = vocabulary.id_of_spelling(fmt::format("<0x{:02X}>", byte)) >= 0;
+  }
+  return has_bytes || options.unk_token;
+}
+
 /// Returns whether no merge joins `space` to a character before it, so that each word with the spaces before it can be
 /// encoded by itself.
 bool keeps_words_apart(const RawTokenizer& raw, const BpeOptions& options, const std::string& space) {
-  // A whole text may be a token that no merge makes, and unknown characters are fused if no known one is between them.
-  if (space.empty() || options.ignore_merges || raw.vocabulary.find(space) < 0) {
+  // A whole text may be a token that no merge makes. Unknown characters are fused if no known one is between them; if
+  // they are dropped, merges join the characters around them.
+  if (space.empty() || options.ignore_merges || raw.vocabulary.find(space) < 0 ||
+      !drops_nothing(raw.vocabulary, options)) {
     return false;
   }
   const std::vector<int32_t>& merged = raw.merges.all_merged();
@@ -264,11 +274,11 @@ TokenizerParts read_tokenizer(const std::filesystem::path& file, const std::opti
   require(version == "1.0", "{}: version: expected \"1.0\", found \"{}\"", name, version);
   parts.decoder = std::move(raw.decoder);
   parts.normalizer = Normalizer::read(raw.top.value("normalizer", json()), name + ": normalizer");
-  parts.pre_tokenizer = PreTokenizer::read(
-      raw.top.value("pre_tokenizer", json()), parts.decoder->spelling(), name + ": pre_tokenizer");
+  parts.pre_tokenizer =
+      PreTokenizer::read(raw.top.value("pre_tokenizer", json()), parts.decoder->spelling(), name + ": pre_tokenizer");
   read_added_tokens(raw, name, parts.added);
-  parts.special = read_post_processor(
-      raw.top.value("post_processor", json()), raw.vocabulary, name + ": post_processor");
+  parts.special =
+      read_post_processor(raw.top.value("post_processor", json()), raw.vocabulary, name + ": post_processor");
   if (config) {
     const std::string config_name = config->string();
     json node;

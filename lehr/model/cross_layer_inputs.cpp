@@ -96,7 +96,9 @@ CrossLayerInputs::CrossLayerInputs(
   }
 }
 
-size_t CrossLayerInputs::kind(int64_t index) const { return shape_.pattern.slides(index) ? 1 : 0; }
+size_t CrossLayerInputs::kind(int64_t index) const {
+  return shape_.pattern.slides(index) ? 1 : 0;
+}
 
 const nn::KeysAndValues& CrossLayerInputs::read(int64_t index, nn::KeyValueCache* cache) {
   nn::KeysAndValues& shared = shared_[kind(index)];

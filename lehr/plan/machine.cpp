@@ -188,7 +188,8 @@ void link_fields(Machine& m, FieldVisitor& v) {
   v.optional(
       "expert_layer_overhead_us",
       m.expert_layer_overhead_us,
-      "The same of a layer with experts, in addition: the host reads their counts, and launches many small kernels.",
+      "Additional overhead per layer with experts, in microseconds: the host reads their token counts and launches many "
+      "small kernels.",
       at_least(0));
   v.optional(
       "communication_overlap",

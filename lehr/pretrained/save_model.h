@@ -31,8 +31,8 @@ void save_model(const nn::Model& model, const descriptor::ModelArgs& args, const
 /// tokenizer and of generation, README and LICENSE.
 std::vector<std::string> companions_of(const std::filesystem::path& folder);
 
-/// The companions of a model. Files beside adapters come before those of their base, because the run of the adapters may
-/// have changed the tokenizer.
+/// The companions of a model. Files beside adapters come before those of their base, because the run of the adapters
+/// may have changed the tokenizer.
 std::vector<std::pair<std::string, std::filesystem::path>> files_beside(const ModelFolder& folder);
 
 }  // namespace lehr::pretrained

@@ -75,6 +75,11 @@ std::vector<int64_t> Tokenizer::encode(const std::string& text) const {
   return {ids.begin(), ids.end()};
 }
 
+std::tuple<std::vector<int64_t>, std::vector<int64_t>> Tokenizer::special_tokens() const {
+  const data::SpecialTokens special = tokenizer_->special_tokens();
+  return {{special.before.begin(), special.before.end()}, {special.after.begin(), special.after.end()}};
+}
+
 std::string Tokenizer::decode(const std::vector<int64_t>& ids, bool skip_special) const {
   for (const int64_t id : ids) {
     require(

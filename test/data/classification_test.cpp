@@ -39,7 +39,10 @@ TEST(Classification, ReadsLinesAndJson) {
 
 TEST(Classification, SpecialTokensAreAroundEachTextAlsoIfItIsCut) {
   const TemporaryFolder folder;
-  const auto path = write_file(folder / "a.txt", "\xEF\xBB\xBF" "1 good\n0 b\n");
+  const auto path = write_file(
+      folder / "a.txt",
+      "\xEF\xBB\xBF"
+      "1 good\n0 b\n");
   const ClassificationDataset dataset(path, SurroundedBytes(), {.max_length = 5});
   EXPECT_THAT(dataset.example(0).ids, testing::ElementsAre(1, 'g', 'o', 2, 256));
   EXPECT_THAT(dataset.example(1).ids, testing::ElementsAre(1, 'b', 2, 256));

@@ -58,8 +58,7 @@ TEST(TokenClassification, SpecialTokensAreAroundATextAndHaveNoLabel) {
   const TokenClassificationDataset whole(path, SurroundedBytes(), {.max_length = 16});
   EXPECT_THAT(whole.example(0).ids, testing::ElementsAre(1, ' ', 'a', 'b', ' ', 'c', 2, 256));
   EXPECT_THAT(
-      whole.example(0).labels,
-      testing::ElementsAre(kNoLabel, 0, kNoLabel, kNoLabel, 4, kNoLabel, kNoLabel, kNoLabel));
+      whole.example(0).labels, testing::ElementsAre(kNoLabel, 0, kNoLabel, kNoLabel, 4, kNoLabel, kNoLabel, kNoLabel));
   const TokenClassificationDataset cut(path, SurroundedBytes(), {.max_length = 5});
   EXPECT_THAT(cut.example(0).ids, testing::ElementsAre(1, ' ', 'a', 2, 256));
   EXPECT_THAT(cut.example(0).labels, testing::ElementsAre(kNoLabel, 0, kNoLabel, kNoLabel, kNoLabel));

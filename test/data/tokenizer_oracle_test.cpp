@@ -106,7 +106,8 @@ TEST(TokenizerOracle, EncodesWithEveryPartOfTheFormatAsRecorded) {
   }
 }
 
-/// Of tokenizers that were made from SentencePiece models (Llama 2, Mistral, Gemma), with the special tokens around a text.
+/// Of tokenizers that were made from SentencePiece models (Llama 2, Mistral, Gemma), with the special tokens around a
+/// text.
 TEST(TokenizerOracle, EncodesAndDecodesWithSentencePieceVocabulariesAsRecorded) {
   const json fixtures = json::parse(read_whole_file(fixture("cases/sentencepiece.json.gz")));
   ASSERT_GE(fixtures["variants"].size(), 16u);
