@@ -4,6 +4,7 @@
 #include <cctype>
 #include <span>
 
+#include "lehr/data/decode_after.h"
 #include "tokenizer_support.h"
 
 namespace lehr::data {
@@ -130,6 +131,21 @@ TEST(TokenizerOracle, EncodesAndDecodesWithSentencePieceVocabulariesAsRecorded) 
       EXPECT_EQ(tokenizer->decode(ids, true), row[2].get<std::string>()) << variant["name"] << ": " << row[0].dump();
     }
   }
+}
+
+/// As generation needs it: the space at the start of what is new is not that of a text, which decoders leave out.
+TEST(TokenizerOracle, DecodesWhatFollowsOtherTokens) {
+  const json fixtures = json::parse(read_whole_file(fixture("cases/sentencepiece.json.gz")));
+  const TemporaryFolder folder;
+  const auto tokenizer = load_json(folder, fixtures["base"]);
+  const Ids ids = tokenizer->encode("the rain in the plain");
+  ASSERT_GT(ids.size(), 5u);
+  for (size_t cut = 1; cut < ids.size(); ++cut) {
+    const std::span<const int32_t> all(ids);
+    const std::string start = tokenizer->decode(all.first(cut));
+    EXPECT_EQ(start + decode_after(*tokenizer, all.first(cut), all.subspan(cut), false), "the rain in the plain") << cut;
+  }
+  EXPECT_EQ(decode_after(*tokenizer, {}, ids, false), "the rain in the plain");
 }
 
 /// As a loss mask needs it: nothing is prepended where an answer begins.
