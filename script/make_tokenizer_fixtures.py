@@ -173,6 +173,8 @@ def sentencepiece_rows(qwen3, cases):
         chosen += ["", " ", "  ", SPACE, "a" + SPACE + "b", "<s>", "<s> a", "a</s> b </s>  c", "<0x41>", "e the", "e  the"]
         size = len(base["model"]["vocab"])
         lists = [[rng.randrange(size) for _ in range(rng.randrange(12))] for _ in range(60)]
+        if "after normalization" in name:  # the package neither skips such special tokens, nor decodes them to their content
+            lists = [[i for i in ids if i > 2] for ids in lists]
         lists += [[3 + b for b in text.encode()] for text in ("\u00e9", "\u4f60a", "\U0001f600")] + [[3 + 0xE4, 3 + 0xBD, 300]]
         decode = lambda ids, skip: tokenizer.decode(ids, skip_special_tokens=skip)
         rows.append({"name": name, "patch": {k: v for k, v in spec.items() if base[k] != v},

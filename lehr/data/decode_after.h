@@ -10,8 +10,8 @@
 
 namespace lehr::data {
 
-/// Returns what `ids` add to the text of the ids `before` them. That is Tokenizer::decode of `ids`, but for a space that
-/// some decoders leave out at the start of a text.
+/// Returns what `ids` add to the text of the ids `before` them. That is Tokenizer::decode of `ids`, but for a space
+/// that some decoders leave out at the start of a text.
 inline std::string decode_after(
     const Tokenizer& tokenizer, std::span<const int32_t> before, std::span<const int32_t> ids, bool skip_special) {
   std::vector<int32_t> all(before.begin(), before.end());

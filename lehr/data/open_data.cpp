@@ -132,7 +132,7 @@ TokenStream tokenize_through_cache(
     const std::filesystem::path& folder,
     const OpenDataOptions& options) {
   const std::filesystem::path file = folder / cache_name(source, tokenizer);
-  const auto open_cached = [&]() -> std::optional<TokenStream> {
+  const auto open_cached = [&](bool tell) -> std::optional<TokenStream> {
     if (!std::filesystem::exists(file)) {
       return std::nullopt;
     }
@@ -141,15 +141,17 @@ TokenStream tokenize_through_cache(
       inform(options, fmt::format("{}: tokens are cached in {}", source.path.string(), file.string()));
       return stream;
     } catch (const Error& error) {
-      inform(options, fmt::format("{}; it is created again", error.what()));
+      if (tell) {
+        inform(options, fmt::format("{}; it is created again", error.what()));
+      }
       return std::nullopt;
     }
   };
-  if (auto stream = open_cached()) {  // without the lock, as files appear when they are complete
+  if (auto stream = open_cached(/*tell=*/false)) {  // without the lock, as files appear when they are complete
     return std::move(*stream);
   }
   const FolderLock lock(folder, options);
-  if (auto stream = open_cached()) {  // another process has created it meanwhile
+  if (auto stream = open_cached(/*tell=*/true)) {  // another process has created it meanwhile
     return std::move(*stream);
   }
   if (lock.held()) {

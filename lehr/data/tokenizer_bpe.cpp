@@ -1,6 +1,4 @@
 // BPE tokenizers: added tokens, then normalization, then words, then merges.
-#include <map>
-
 #include "lehr/data/tokenizer.h"
 #include "lehr/data/tokenizer_kinds.h"
 #include "lehr/data/tokenizer_read.h"
@@ -23,24 +21,12 @@ std::vector<AddedToken> added_tokens(const TokenizerParts& parts, bool normalize
   return tokens;
 }
 
-/// Returns the text of added tokens that differs from their content.
-std::map<int32_t, std::string> normal_texts(const TokenizerParts& parts) {
-  std::map<int32_t, std::string> texts;
-  for (const AddedToken& token : added_tokens(parts, /*normalized=*/true)) {
-    if (parts.decoder->spelling() == Spelling::characters) {
-      texts[token.id] = token.content;
-    }
-  }
-  return texts;
-}
-
 class BpeTokenizer : public Tokenizer {
  public:
   BpeTokenizer(TokenizerParts parts, std::vector<std::filesystem::path> files)
       : parts_(std::move(parts)),
         before_(added_tokens(parts_, /*normalized=*/false)),
         after_(added_tokens(parts_, /*normalized=*/true)),
-        normal_texts_(normal_texts(parts_)),
         special_(static_cast<size_t>(vocab_size()), false),
         files_(std::move(files)) {
     for (const AddedToken& token : parts_.added) {
@@ -77,9 +63,7 @@ class BpeTokenizer : public Tokenizer {
     tokens.reserve(ids.size());
     for (int32_t id : ids) {
       const bool skipped = skip_special && id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)];
-      const auto normal = normal_texts_.find(id);
-      const std::string_view token =
-          normal == normal_texts_.end() ? parts_.bpe->vocabulary().bytes_of(id) : std::string_view(normal->second);
+      const std::string_view token = parts_.bpe->vocabulary().bytes_of(id);
       if (!skipped && !token.empty()) {
         tokens.push_back(token);
       }
@@ -125,8 +109,7 @@ class BpeTokenizer : public Tokenizer {
   TokenizerParts parts_;
   AddedTokenFinder before_;
   AddedTokenFinder after_;
-  std::map<int32_t, std::string> normal_texts_;  // by id: what added tokens decode to
-  std::vector<bool> special_;                    // indexed by id
+  std::vector<bool> special_;  // indexed by id
   std::vector<std::filesystem::path> files_;
 };
 

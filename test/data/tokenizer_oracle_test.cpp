@@ -143,7 +143,8 @@ TEST(TokenizerOracle, DecodesWhatFollowsOtherTokens) {
   for (size_t cut = 1; cut < ids.size(); ++cut) {
     const std::span<const int32_t> all(ids);
     const std::string start = tokenizer->decode(all.first(cut));
-    EXPECT_EQ(start + decode_after(*tokenizer, all.first(cut), all.subspan(cut), false), "the rain in the plain") << cut;
+    EXPECT_EQ(start + decode_after(*tokenizer, all.first(cut), all.subspan(cut), false), "the rain in the plain")
+        << cut;
   }
   EXPECT_EQ(decode_after(*tokenizer, {}, ids, false), "the rain in the plain");
 }
