@@ -137,9 +137,7 @@ int code_of(const std::vector<std::string>& args, const train::TrainSpecs& specs
     return 1;
   }
 }
-}  // namespace
 
-namespace {
 // A checkpoint keeps each of its files open, often more than the 1024 that shells allow by default.
 void raise_file_limit() {
   struct rlimit limit {};

@@ -54,16 +54,15 @@ at::ScalarType type_of(const MergeOptions& options, const state::WeightReader& b
   std::map<at::ScalarType, int64_t> elements;
   for (const std::string& name : base.names()) {
     const state::TensorInfo& info = base.info(name);
-    if (const auto type = state::scalar_type(info.dtype)) {
+    const auto type = state::scalar_type(info.dtype);
+    if (type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf) {
       elements[*type] += state::num_elements(info.shape, name);
     }
   }
   const auto most = std::max_element(
       elements.begin(), elements.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  const bool known = most != elements.end() && (most->first == at::kFloat || most->first == at::kDouble ||
-                                                most->first == at::kBFloat16 || most->first == at::kHalf);
   require(
-      known,
+      most != elements.end(),
       "{}: expected weights in float32, float64, bfloat16 or float16; choose one with --dtype",
       base.path().string());
   return most->first;

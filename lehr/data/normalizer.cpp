@@ -12,7 +12,7 @@ using nlohmann::json;
 namespace {
 constexpr size_t kMostSteps = 64;
 constexpr size_t kMostGrowth = 64;
-constexpr size_t kLongestPrefix = 64;
+constexpr size_t kMostPrepended = 64;
 
 void replace_all(std::string_view text, const std::string& pattern, const std::string& content, std::string& result) {
   result.clear();
@@ -50,14 +50,20 @@ void Normalizer::add(const json& node, const std::string& where) {
     steps_.emplace_back(Nfc{});
   } else if (type == "Prepend") {
     const auto text = json_at<std::string>(node, "prepend", where);
-    require(text.size() <= kLongestPrefix, "{}.prepend: more than {} bytes", where, kLongestPrefix);
+    prepended_ += text.size();
     steps_.emplace_back(Prepend{text});
   } else if (type == "Replace") {
     const auto pattern = json_at<json>(node, "pattern", where);
+    require(
+        !pattern.is_object() || !pattern.contains("Regex"),
+        "{}.pattern: expected a String, found a regular expression, which is not supported",
+        where);
     const auto text = json_at<std::string>(pattern, "String", where + ".pattern");
     const auto content = json_or<std::string>(node, "content", "", where);
     require(!text.empty(), "{}.pattern.String: expected a text to replace, found none", where);
-    growth_ *= std::max<size_t>(1, (content.size() + text.size() - 1) / text.size());
+    const size_t factor = std::max<size_t>(1, (content.size() + text.size() - 1) / text.size());
+    growth_ *= factor;
+    prepended_ *= factor;
     require(growth_ <= kMostGrowth, "{}.content: makes a text more than {} times as long", where, kMostGrowth);
     steps_.emplace_back(Replace{text, content});
   } else {
@@ -66,6 +72,7 @@ void Normalizer::add(const json& node, const std::string& where) {
         where,
         type);
   }
+  require(prepended_ <= kMostPrepended, "{}: prepends more than {} bytes to a text", where, kMostPrepended);
 }
 
 bool Normalizer::prepends() const {

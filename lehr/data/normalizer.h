@@ -21,7 +21,8 @@ class Normalizer {
   };
 
   /// Reads `normalizer` of tokenizer.json: null, NFC, Prepend, Replace (of a string) or a Sequence of these. Throws a
-  /// usage error that begins with `where` for others, and for replacements that may make a text 64 times as long.
+  /// usage error that begins with `where` for others, for replacements that may make a text more than 64 times as long,
+  /// and for more than 64 bytes before it.
   static Normalizer read(const nlohmann::json& node, const std::string& where);
 
   /// Returns `text` with all steps applied. The result is part of `text` or of `buffers`. If `continued`, other text
@@ -45,7 +46,8 @@ class Normalizer {
   void add(const nlohmann::json& node, const std::string& where);
 
   std::vector<Step> steps_;
-  size_t growth_ = 1;  // the most by which replacements multiply the length of a text
+  size_t growth_ = 1;     // the most by which replacements multiply the length of a text,
+  size_t prepended_ = 0;  // and the most bytes that come before it
 };
 
 }  // namespace lehr::data

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <utility>
@@ -106,13 +107,16 @@ class FolderLock {
   bool held_ = false;
 };
 
-/// Removes what processes that were killed have left of `file`. Call it under the lock.
+/// Removes what processes that were killed have left of `file`. Call it under the lock. Some file systems lock within a
+/// machine only, so files that another machine may still write stay.
 void remove_unfinished(const std::filesystem::path& file) {
   const std::string begin = file.filename().string();
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(file.parent_path(), error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(begin) && name.find(AppendFile::kUnfinished, begin.size()) != std::string::npos) {
+    const auto age = std::filesystem::file_time_type::clock::now() - entry.last_write_time(error);
+    if (name.starts_with(begin) && name.find(AppendFile::kUnfinished, begin.size()) != std::string::npos &&
+        age > std::chrono::hours(1)) {
       std::filesystem::remove(entry.path(), error);
     }
   }

@@ -10,7 +10,7 @@ namespace {
 
 class Reader {
  public:
-  explicit Reader(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
+  Reader(const Vocabulary& vocabulary, const std::string& where) : vocabulary_(vocabulary), where_(where) {}
 
   void read(const json& node, const std::string& where) {
     const auto type = json_at<std::string>(node, "type", where);
@@ -37,11 +37,10 @@ class Reader {
   SpecialTokens result;
 
  private:
-  // Those of a later step are further out.
-  void around(std::vector<int32_t> before, const std::vector<int32_t>& after) {
-    before.insert(before.end(), result.before.begin(), result.before.end());
-    result.before = std::move(before);
-    result.after.insert(result.after.end(), after.begin(), after.end());
+  void around(std::vector<int32_t> before, std::vector<int32_t> after) {
+    require(result.size() == 0, "{}: expected one step that adds tokens, found several; this is not supported", where_);
+    result = {.before = std::move(before), .after = std::move(after)};
+    require(result.size() <= kMostTokens, "{}: more than {} tokens around a text", where_, kMostTokens);
   }
 
   // single: pieces {"SpecialToken": {"id": "<s>"}} around one {"Sequence": {"id": "A"}}.
@@ -64,7 +63,7 @@ class Reader {
       has_text = true;
     }
     require(has_text, "{}.single: has no place for the text", where);
-    around(std::move(before), after);
+    around(std::move(before), std::move(after));
   }
 
   void append_ids(const json& node, const std::string& name, const std::string& where, std::vector<int32_t>& ids) {
@@ -75,7 +74,6 @@ class Reader {
     require(list.is_array(), "{}.ids: expected a list, found {}", place, list.type_name());
     for (const json& id : list) {
       ids.push_back(checked(id, place + ".ids"));
-      require(ids.size() <= kMostTokens, "{}: more than {} tokens", where, kMostTokens);
     }
   }
 
@@ -98,12 +96,13 @@ class Reader {
 
   static constexpr size_t kMostTokens = 64;
   const Vocabulary& vocabulary_;
+  const std::string& where_;
 };
 
 }  // namespace
 
 SpecialTokens read_post_processor(const json& node, const Vocabulary& vocabulary, const std::string& where) {
-  Reader reader(vocabulary);
+  Reader reader(vocabulary, where);
   if (!node.is_null()) {
     reader.read(node, where);
   }

@@ -144,7 +144,11 @@ void read_steps(
       steps.push_back(make_scanner(kGpt2Pattern));
     }
   } else {
-    fail("{}.type: expected Sequence, Split, Digits or ByteLevel, found \"{}\", which is not supported", where, type);
+    fail(
+        "{}.type: expected Sequence, Split, Digits or ByteLevel, or, with the decoder of a SentencePiece vocabulary, "
+        "Metaspace alone, found \"{}\", which is not supported",
+        where,
+        type);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "lehr/data/post_processor.h"
 #include "lehr/data/tokenizer_file.h"
 #include "lehr/data/tokenizer_json.h"
+#include "lehr/data/unicode.h"
 
 namespace lehr::data {
 namespace {
@@ -250,7 +251,9 @@ bool drops_nothing(const Vocabulary& vocabulary, const BpeOptions& options) {
 bool keeps_words_apart(const RawTokenizer& raw, const BpeOptions& options, const std::string& space) {
   // A whole text may be a token that no merge makes. Unknown characters are fused if no known one is between them; if
   // they are dropped, merges join the characters around them.
-  if (space.empty() || options.ignore_merges || raw.vocabulary.find(space) < 0 ||
+  const bool is_character =
+      !space.empty() && decode_utf8(space.data(), space.data() + space.size()).size == space.size();
+  if (!is_character || options.ignore_merges || raw.vocabulary.find(space) < 0 ||
       !drops_nothing(raw.vocabulary, options)) {
     return false;
   }

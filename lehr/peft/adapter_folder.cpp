@@ -67,18 +67,19 @@ std::vector<StoredName> stored_names(const fs::path& adapter_folder, const descr
   const auto plain = stored_names(args);
   // Of an adapter that was trained on the multimodal model, of which `args` is the text model.
   auto whole = plain;
+  std::vector<StoredName> of_backbone;  // the head has the same name in both
   const std::string modules = "model.";
   for (StoredName& entry : whole) {
     if (entry.stored.starts_with(modules)) {
       entry.stored.insert(modules.size(), descriptor::kTextModelPrefix);
+      of_backbone.push_back(entry);
     }
   }
-  for (auto& names : {stored_names(args.state_map(descriptor::ExpertLayout::per_expert)), whole}) {
-    if (has_any(names)) {
-      return names;
-    }
+  if (has_any(of_backbone)) {
+    return whole;
   }
-  return plain;
+  const auto of_checkpoint = stored_names(args.state_map(descriptor::ExpertLayout::per_expert));
+  return has_any(of_checkpoint) ? of_checkpoint : plain;
 }
 
 Node adapter_config(

@@ -128,11 +128,7 @@ void open_data(Run& run) {
   // Every rank opens the files by itself, perhaps on another machine.
   run.ranks.require_same(
       "[data]: the files or the tokenizer differ between ranks",
-      fmt::format(
-          "{:016x}, {} training and {} held-out sequences",
-          run.data.fingerprint,
-          run.data.num_train_rows.value_or(-1),
-          run.data.num_validation_rows));
+      fmt::format("{:016x}, with {} held-out sequences", run.data.fingerprint, run.data.num_validation_rows));
   run.state = new_run_state(run.config, run.data.fingerprint);
 }
 

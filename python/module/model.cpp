@@ -98,6 +98,7 @@ c10::intrusive_ptr<Model> Model::load(const std::string& folder, const std::stri
       .model = opened->load(train::choose_device(device), dtype),
       .args = {opened, opened->args.get()},
       .has_adapters = opened->has_adapters(),
+      .stop_ids = opened->stop_ids(),
       .files = {.output = {}, .dtype = dtype, .copies = pretrained::files_beside(*opened)}};
   return c10::make_intrusive<Model>(std::move(parts));
 }
@@ -161,7 +162,7 @@ std::vector<int64_t> Model::generate(
        .top_k = top_k,
        .top_p = top_p,
        .seed = static_cast<uint64_t>(seed),
-       .stop_ids = stop_ids.value_or(parts_.args->eos_token_ids()),
+       .stop_ids = stop_ids.value_or(parts_.stop_ids.empty() ? parts_.args->eos_token_ids() : parts_.stop_ids),
        .max_positions = parts_.args->max_position_ids()},
       [&](int64_t token) {
         if (callback) {

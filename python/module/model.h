@@ -38,6 +38,7 @@ class Model : public torch::CustomClassHolder {
     std::shared_ptr<nn::Model> model;
     std::shared_ptr<const descriptor::ModelArgs> args;
     bool has_adapters = false;
+    std::vector<int64_t> stop_ids = {};  ///< Tokens that end a generated text.
     pretrained::SaveOptions files = {};  ///< The files to write beside the weights; the rest is set by save().
   };
   explicit Model(Parts parts) : parts_(std::move(parts)) {}

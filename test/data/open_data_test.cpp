@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <set>
 #include <thread>
 
@@ -147,11 +148,18 @@ TEST(OpenData, WhatAKilledProcessLeftOfACacheFileIsRemoved) {
   ASSERT_EQ(whole.size(), 2U) << "the lock, and the tokens";
   const std::string& tokens = whole.back();
   std::filesystem::remove(folder / ("cache/" + tokens));
-  write_file(folder / ("cache/" + tokens + ".partial-abcdef"), "half");
-  write_file(folder / ("cache/" + tokens + ".boundaries.partial-ghijkl"), "half");
-  write_file(folder / "cache/other.tokens.partial-abcdef", "of another text");
+  const auto old = [&](const std::string& name) {
+    const auto file = write_file(folder / ("cache/" + name), "half");
+    std::filesystem::last_write_time(file, std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
+  };
+  old(tokens + ".partial-abcdef");
+  old(tokens + ".boundaries.partial-ghijkl");
+  old("other.tokens.partial-abcdef");
+  write_file(folder / ("cache/" + tokens + ".partial-mnopqr"), "what another machine writes now");
   open_tokens({.path = path.string()}, BytesForTests(), options);
-  EXPECT_THAT(files(), ElementsAre(".lock", "other.tokens.partial-abcdef", tokens));
+  EXPECT_THAT(
+      files(),
+      testing::UnorderedElementsAre(".lock", "other.tokens.partial-abcdef", tokens, tokens + ".partial-mnopqr"));
 }
 
 TEST(OpenData, ACompleteCacheFileIsReadWhileAnotherProcessTokenizes) {

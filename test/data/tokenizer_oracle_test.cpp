@@ -133,6 +133,14 @@ TEST(TokenizerOracle, EncodesAndDecodesWithSentencePieceVocabulariesAsRecorded) 
   }
 }
 
+TEST(TokenizerOracle, AWordHasOneSpaceBeforeIt) {
+  const json fixtures = json::parse(read_whole_file(fixture("cases/sentencepiece.json.gz")));
+  const TemporaryFolder folder;
+  const auto llama = load_json(folder, fixtures["base"]);
+  EXPECT_EQ(llama->encode_word("the"), llama->encode("the")) << "it prepends a space by itself";
+  EXPECT_EQ(qwen3().encode_word("the"), qwen3().encode(" the"));
+}
+
 /// As generation needs it: the space at the start of what is new is not that of a text, which decoders leave out.
 TEST(TokenizerOracle, DecodesWhatFollowsOtherTokens) {
   const json fixtures = json::parse(read_whole_file(fixture("cases/sentencepiece.json.gz")));
