@@ -21,13 +21,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/composition.md"
 NEVER = "–"
-INTRO = """# Composition matrix
+INTRO = """# Which features work together
 
-Every pair of features of a training run, and what is known of it. A cell is one of three:
+This compatibility matrix has each pair of features of a training run. A cell is one of three:
 
 | cell | meaning |
 | --- | --- |
-| T12 | Twelve runs with both features equalled one device in float64: losses, gradient norms, metrics, final weights and optimizer state after {steps} steps, within 1e-9 of the value (of the largest element of a tensor), of Gemma 4 within 1e-8 (`bound_of` in `test/train/compare_draw.h`). |
+| T12 | Twelve runs with both features gave the results of one device in float64: losses, gradient norms, metrics, final weights and optimizer state after {steps} steps agreed within 1e-9 (Gemma 4: 1e-8), relative to the value, or of a tensor to its largest element (`bound_of` in `test/train/compare_draw.h`). |
 | R1 | Refused before memory is allocated, with the message of reason R1 below. |
 | – | Cannot occur, by the rules of `test/train/composition.json`: two schedules at once, experts of a dense model. |
 
@@ -97,13 +97,14 @@ def reasons(rules):
         return ", ".join(" or ".join(f"`{name}`" for name in one.split("|")) for one in reason["features"])
     rows = [[f"R{number}", names(one), "all runs" if one.get("always") else "some runs", f"`{one['key']}`", one["kind"], one["why"]]
             for number, one in enumerate(rules.reasons, 1)]
-    return table(["", "features", "refuses", "key", "matter of", "reason"], rows)
+    return table(["", "features", "refuses", "key", "kind", "reason"], rows)
 
 
 def kinds(rules):
     limitations = sum(one["kind"] == "limitation" for one in rules.reasons)
-    text = "A limitation is something that could be written; a principle is not."
-    return text if limitations else text + " All are principles."
+    text = ("A reason refuses *all runs* with its features, or *some runs*: then other settings or sizes let the features run\n"
+            "together. In the column *kind*, a *limitation* could be removed by writing code, and a *principle* could not.")
+    return text if limitations else text + " All\nreasons are principles."
 
 
 def cells_of(rules, runs):
@@ -210,16 +211,15 @@ def written(rules, pairs, random, of, random_of=None):
     text = INTRO.format(steps=5, seed=seeds[0], command=f"These runs are of commit {of} and seed {seeds[0]}.")
     text += f"Of the {len(pairs)} runs for pairs, {summary(rules, pairs)}.\n"
     if random:
-        text += (f"Of {len(random)} random draws (`LEHR_DRAWS=300 LEHR_TEST_SEED={random[0]['seed']}`, commit {random_of or of}), "
+        text += (f"Of {len(random)} random runs, called draws (`LEHR_DRAWS=300 LEHR_TEST_SEED={random[0]['seed']}`, commit {random_of or of}), "
                  f"which count in the table too, {summary(rules, random)}.\n")
     text += "\n## Features\n\n" + legend(rules)
     text += ("\nNot in the table: bfloat16, stochastic rounding, CUDA graphs and several processes. The runs are of threads on a CPU in\n"
              "float64. [parallelism.md](parallelism.md#unsupported-combinations) lists what commands other than `lehr train` refuse.\n")
-    text += "\n## Pairs\n\nA pair is in the table of the group that comes first.\n\n" + triangles(rules, cells)
-    text += ("## Reasons to refuse\n\n\"All runs\" with the features are refused, or \"some\": those have a remedy that keeps the "
-             "features, or sizes that fit.\n" + kinds(rules) + "\n\n" + reasons(rules))
-    text += (f"\n## Runs\n\nThe runs for pairs. `LEHR_DRAWS=6000 LEHR_TEST_SEED={seeds[0]} build/bin/train_draws_test "
-             "--gtest_filter='*EqualsOneDevice/N'`\nrepeats draw N.\n\n" + runs_table(rules, pairs))
+    text += "\n## Pairs\n\nA pair of features of two groups is in the table of the group that comes first.\n\n" + triangles(rules, cells)
+    text += "## Reasons to refuse\n\n" + kinds(rules) + "\n\n" + reasons(rules)
+    text += (f"\n## Runs\n\nThese are the runs for pairs. To repeat draw N, run\n`LEHR_DRAWS=10000 LEHR_TEST_SEED={seeds[0]} "
+             "build/bin/train_draws_test --gtest_filter='*EqualsOneDevice/N'`.\n\n" + runs_table(rules, pairs))
     return text, []
 
 

@@ -20,6 +20,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections import namedtuple
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -137,10 +138,10 @@ BODIES = {
 }
 # Kernels that may move more than 1.1 times the least bytes, and the reason.
 ALLOWED = {("CrossEntropyRow", "float"):
-           "a float32 row of 151936 logits is 2.6 times as large as the shared memory; in bfloat16 the L2 cache holds "
-           "the rest",
+           "a float32 row of 151936 logits is 2.6 times as large as the shared memory (in bfloat16 the L2 cache holds "
+           "the rest)",
            ("ConvBackward, 16 taps", "bfloat16"):
-           "a block has a sum per tap and channel; the families' kernels have 4 taps"}
+           "a block has a sum per tap and channel (the kernels of the families have 4 taps)"}
 
 
 def bodies_of(symbol):
@@ -255,9 +256,9 @@ def make_table(nvcc, arches):
         lines += sorted(set(rows))  # a body that two operators launch is compiled twice
     lines += ["", "| kernel | bytes |", "| --- | --- |"]
     lines += [f"| {name} | {body.why} |" for name, body in sorted(BODIES.items())]
-    lines += ["", "More than 1.1 times the least: " +
-              "; ".join(f"`{name.split(', ')[0]}` in {', '.join([element, *name.split(', ')[1:]])}, because {why}"
-                        for (name, element), why in ALLOWED.items()) + "."]
+    allowed = ", and ".join(f"`{name.split(', ')[0]}` in {' with '.join([element, *name.split(', ')[1:]])}, because {why}"
+                            for (name, element), why in ALLOWED.items())
+    lines += ["", *textwrap.wrap(f"These kernels move more than 1.1 times the least: {allowed}.", 120)]
     return lines, problems
 
 

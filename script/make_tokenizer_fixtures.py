@@ -5,7 +5,8 @@ tokenizers==0.23.3`.
 usage: script/make_tokenizer_fixtures.py
 
 test/data/tokenizer/cases/variants.json.gz: small tokenizers, each of which uses another part of tokenizer.json, with the
-package's ids. test/data/tokenizer/cases/corpora.json: whole files, with the FNV-1a hash of their Qwen3 ids.
+package's ids. test/data/tokenizer/cases/sentencepiece.json.gz: the same for tokenizers made from SentencePiece models, with
+special tokens and decoded texts. test/data/tokenizer/cases/corpora.json: whole files, with the FNV-1a hash of their Qwen3 ids.
 """
 import copy
 import gzip
@@ -92,6 +93,96 @@ def variants(base):
         base, missing=(0xC3, 0xC4), byte_fallback=True, unk_token="<unk>", fuse_unk=True)
 
 
+SPACE = "\u2581"
+REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+PREPEND = {"type": "Prepend", "prepend": SPACE}
+TO_TEXT = [{"type": "Replace", "pattern": {"String": SPACE}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]
+STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+TEXT, BOS, EOS = ({"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<s>", "type_id": 0}},
+                  {"SpecialToken": {"id": "</s>", "type_id": 0}})
+
+
+def metaspace(scheme, split=False):
+    return {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": split}
+
+
+def template(*pieces):
+    return {"type": "TemplateProcessing", "single": list(pieces), "pair": [TEXT, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]},
+                               "</s>": {"id": "</s>", "ids": [2], "tokens": ["</s>"]}}}
+
+
+def sentencepiece_base(qwen3):
+    """A tokenizer like that of Llama 2, with the first merges of Qwen3 that are text."""
+    plain = lambda token: token.replace("\u0120", SPACE).replace("\u010a", "\n")
+    merges = [[plain(a), plain(b)] for a, b in qwen3["model"]["merges"][:600] if (a + b).replace("\u0120", "").isascii()]
+    names = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)]
+    names += sorted({c for a, b in merges for c in a + b} | set("\u00e9\u4f60\U0001f600"))
+    names += list(dict.fromkeys(a + b for a, b in merges if a + b not in names))
+    flags = {"special": True}
+    return {"version": "1.0", "truncation": None, "padding": None,
+            "added_tokens": [added(0, "<unk>", **flags), added(1, "<s>", **flags), added(2, "</s>", **flags)],
+            "normalizer": {"type": "Sequence", "normalizers": [PREPEND, REPLACE]}, "pre_tokenizer": None,
+            "post_processor": template(BOS, TEXT), "decoder": {"type": "Sequence", "decoders": [*TO_TEXT, STRIP]},
+            "model": {"type": "BPE", "dropout": None, "unk_token": "<unk>", "continuing_subword_prefix": None,
+                      "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True, "ignore_merges": False,
+                      "vocab": {t: i for i, t in enumerate(names)}, "merges": merges}}
+
+
+def sentencepiece_variants(base):
+    n = len(base["model"]["vocab"])
+    space_first = {**base, "normalizer": None, "pre_tokenizer": metaspace("first")}
+    gemma = {**base, "normalizer": REPLACE, "pre_tokenizer": split(" ", "MergedWithPrevious", kind="String"),
+             "decoder": {"type": "Sequence", "decoders": TO_TEXT}}
+    model = lambda **changes: {"model": {**base["model"], **changes}}
+    crossing = copy.deepcopy(base["model"])
+    crossing["vocab"].update({"e" + SPACE: n, "e" + SPACE + "t": n + 1})
+    crossing["merges"] = [["e", SPACE], ["e" + SPACE, "t"]] + crossing["merges"]
+    yield "Llama 2", base
+    yield "Mistral 0.3", space_first
+    yield "Metaspace before each text", {**space_first, "pre_tokenizer": metaspace("always")}
+    yield "Metaspace that splits", {**space_first, "pre_tokenizer": metaspace("first", split=True)}
+    yield "Metaspace that adds nothing", {**space_first, "pre_tokenizer": metaspace("never")}
+    yield "Gemma", gemma
+    known = base["model"]["vocab"]
+    yield "Gemma's added tokens", {**gemma, "added_tokens": base["added_tokens"] + [
+        added(known.get("\n\n", n), "\n\n"), added(known[SPACE * 2], SPACE * 2), added(n + 1, "<l>", lstrip=True),
+        added(n + 2, "<r>", normalized=True)]}
+    yield "added tokens after normalization", {**base, "added_tokens": [
+        added(0, "<unk>", special=True, normalized=True), added(1, "<s>", special=True, normalized=True),
+        added(2, "</s>", special=True, normalized=True)]}
+    yield "merges across words", {**base, "model": crossing}
+    yield "ignore_merges", {**base, **model(ignore_merges=True)}
+    yield "without byte_fallback", {**base, **model(byte_fallback=False)}
+    yield "without byte_fallback, fusing nothing", {**base, **model(byte_fallback=False, fuse_unk=False)}
+    yield "without unk_token", {**base, **model(byte_fallback=False, unk_token=None)}
+    yield "eos and two steps", {**base, "post_processor": {"type": "Sequence", "processors": [
+        {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}, template(BOS, TEXT, EOS)]}}
+    yield "RoBERTa's", {**base, "post_processor": {"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 1],
+                                                   "trim_offsets": True, "add_prefix_space": True}}
+    yield "nothing around", {**base, "post_processor": None}
+
+
+def sentencepiece_rows(qwen3, cases):
+    base = sentencepiece_base(qwen3)
+    rows = []
+    for name, spec in sentencepiece_variants(base):
+        tokenizer, rng = Tokenizer.from_str(json.dumps(spec)), random.Random(2)
+        plain = lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+        chosen = [t.replace("<|endoftext|>", "</s>") for t in texts(rng, cases)]
+        chosen += ["", " ", "  ", SPACE, "a" + SPACE + "b", "<s>", "<s> a", "a</s> b </s>  c", "<0x41>", "e the", "e  the"]
+        size = len(base["model"]["vocab"])
+        lists = [[rng.randrange(size) for _ in range(rng.randrange(12))] for _ in range(60)]
+        if "after normalization" in name:  # the package neither skips such special tokens, nor decodes them to their content
+            lists = [[i for i in ids if i > 2] for ids in lists]
+        lists += [[3 + b for b in text.encode()] for text in ("\u00e9", "\u4f60a", "\U0001f600")] + [[3 + 0xE4, 3 + 0xBD, 300]]
+        decode = lambda ids, skip: tokenizer.decode(ids, skip_special_tokens=skip)
+        rows.append({"name": name, "patch": {k: v for k, v in spec.items() if base[k] != v},
+                     "cases": [[text, plain(text), tokenizer.encode(text).ids] for text in chosen],
+                     "decoded": [[ids, decode(ids, False), decode(ids, True)] for ids in lists]})
+    return {"base": base, "variants": rows}
+
+
 def texts(rng, cases):
     chosen = [t for t in cases if len(t) < 200][::6] + ["hello world", " hello hello  world", "ΑΒΓ hello\n12345 678"]
     spices = ["<l>", "<r>", "<lr>", "<l", " ", "\u3000", "\n", "cafe\u0301", "e\u0301", "<|endoftext|>", "42", "the "]
@@ -119,6 +210,9 @@ def main():
                      "cases": [[text, encode(text)] for text in texts(rng, cases)]})
     with open(f"{ROOT}/cases/variants.json.gz", "wb") as f:
         f.write(gzip.compress(json.dumps({"base": base, "variants": rows}).encode(), 9, mtime=0))
+
+    with open(f"{ROOT}/cases/sentencepiece.json.gz", "wb") as f:
+        f.write(gzip.compress(json.dumps(sentencepiece_rows(json.loads(raw), cases)).encode(), 9, mtime=0))
 
     qwen3 = Tokenizer.from_str(raw)
     corpora = []

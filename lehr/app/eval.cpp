@@ -24,8 +24,8 @@ struct EvalOptions {
     v.optional(
         "train_data",
         train_data,
-        "Evaluate one pass over the training data instead of the held-out data; of both, at most validation.steps "
-        "batches.");
+        "Evaluate one pass over the training data instead of the held-out data. In either case at most validation.steps "
+        "batches are read.");
   }
 };
 

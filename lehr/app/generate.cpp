@@ -3,6 +3,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
 #include "lehr/config/command_line.h"
+#include "lehr/data/decode_after.h"
 #include "lehr/data/tokenizer.h"
 #include "lehr/pretrained/model_folder.h"
 #include "lehr/state/dtype.h"
@@ -63,18 +65,20 @@ struct GenerateOptions {
 // yet. Before the first token nothing is printed, since the model may refuse the prompt.
 class Printer {
  public:
-  Printer(const data::Tokenizer& tokenizer, std::string prompt) : tokenizer_(tokenizer), prompt_(std::move(prompt)) {}
+  /// `prompt` is printed before the new text, and `before` are the last of its ids.
+  Printer(const data::Tokenizer& tokenizer, std::string prompt, std::vector<int32_t> before)
+      : tokenizer_(tokenizer), prompt_(std::move(prompt)), before_(std::move(before)) {}
   void add(int64_t token) {
     print_prompt();
     ids_.push_back(static_cast<int32_t>(token));
-    const std::string text = tokenizer_.decode(ids_, true);
+    const std::string text = data::decode_after(tokenizer_, before_, ids_, /*skip_special=*/true);
     if (!text.ends_with("\xEF\xBF\xBD")) {
       flush(text);
     }
   }
   void finish() {
     print_prompt();
-    flush(tokenizer_.decode(ids_, true));
+    flush(data::decode_after(tokenizer_, before_, ids_, /*skip_special=*/true));
   }
 
  private:
@@ -88,7 +92,7 @@ class Printer {
   }
   const data::Tokenizer& tokenizer_;
   std::string prompt_;
-  std::vector<int32_t> ids_;
+  std::vector<int32_t> before_, ids_;
   size_t printed_ = 0;
 };
 
@@ -141,10 +145,10 @@ void generate_on(
   if (options.prompt) {
     tokenizer = find_tokenizer(options, folder.tokenizer_folder(), shape->vocab_size());
   }
-  train::Prompt prompt{.ids = options.tokens, .stop_ids = shape->eos_token_ids()};
+  train::Prompt prompt{.ids = options.tokens, .stop_ids = folder.stop_ids()};
   if (options.prompt) {
     const auto chat = options.chat ? find_chat_template(options, folder) : nullptr;
-    prompt = train::make_prompt(*options.prompt, *tokenizer, chat, shape->eos_token_ids());
+    prompt = train::make_prompt(*options.prompt, *tokenizer, chat, folder.stop_ids());
   }
   const at::ScalarType dtype = value_of(state::type_from_torch_name(options.dtype), "--dtype");
   const auto model = train::load_for_whole_sequences(folder, specs, config.parallelism, dtype, ranks, device);
@@ -166,7 +170,12 @@ void generate_on(
     fmt::print("[{}]\n", fmt::join(train::generate(*model, prompt.ids, sampling), ", "));
     return;
   }
-  Printer printer(*tokenizer, options.chat ? "" : *options.prompt);
+  std::vector<int32_t> before;  // a chat's answer is a text of its own
+  if (!options.chat) {
+    constexpr int64_t kEnough = 4;
+    before.assign(prompt.ids.end() - std::min<int64_t>(std::ssize(prompt.ids), kEnough), prompt.ids.end());
+  }
+  Printer printer(*tokenizer, options.chat ? "" : *options.prompt, std::move(before));
   train::generate(*model, prompt.ids, sampling, [&](int64_t token) {
     printer.add(token);
     return true;

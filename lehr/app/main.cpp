@@ -1,6 +1,7 @@
 #include "lehr/app/main.h"
 
 #include <fmt/ranges.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -136,10 +137,20 @@ int code_of(const std::vector<std::string>& args, const train::TrainSpecs& specs
     return 1;
   }
 }
+
+// A checkpoint keeps each of its files open, often more than the 1024 that shells allow by default.
+void raise_file_limit() {
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);  // where it is refused, the limit stays
+  }
+}
 }  // namespace
 
 int main(int argc, char** argv, const train::TrainSpecs& specs) {
   keep_tensor_memory();
+  raise_file_limit();
   limit_threads_to_quota();
   fast_exit(code_of({argv + 1, argv + argc}, specs));
 }

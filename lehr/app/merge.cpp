@@ -1,4 +1,7 @@
 // lehr merge --adapter DIR --output DIR
+#include <algorithm>
+#include <map>
+
 #include "lehr/app/command.h"
 #include "lehr/app/model_and_data.h"
 #include "lehr/base/error.h"
@@ -13,6 +16,7 @@
 #include "lehr/pretrained/save_model.h"
 #include "lehr/state/checkpoint.h"
 #include "lehr/state/dtype.h"
+#include "lehr/state/safetensors_header.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/train_spec.h"
 
@@ -46,13 +50,22 @@ at::ScalarType type_of(const MergeOptions& options, const state::WeightReader& b
     return value_of(state::type_from_torch_name(*options.dtype), "--dtype");
   }
   require(!base.names().empty(), "{}: holds no tensor", base.path().string());
-  const auto type = state::scalar_type(base.info(base.names().front()).dtype);
+  // That of most elements: some families have a few tensors in float32 beside weights in bfloat16.
+  std::map<at::ScalarType, int64_t> elements;
+  for (const std::string& name : base.names()) {
+    const state::TensorInfo& info = base.info(name);
+    const auto type = state::scalar_type(info.dtype);
+    if (type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf) {
+      elements[*type] += state::num_elements(info.shape, name);
+    }
+  }
+  const auto most = std::max_element(
+      elements.begin(), elements.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   require(
-      type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf,
-      "{}: {}: expected weights in float32, float64, bfloat16 or float16; choose one with --dtype",
-      base.path().string(),
-      base.names().front());
-  return value_of(type, "dtype");
+      most != elements.end(),
+      "{}: expected weights in float32, float64, bfloat16 or float16; choose one with --dtype",
+      base.path().string());
+  return most->first;
 }
 
 void merge(const MergeOptions& options, const descriptor::ModelFamilies& families) {

@@ -53,8 +53,8 @@ struct PlanOptions {
     v.optional(
         "calibrate",
         calibrate,
-        "Measure this computer's CPU for a few seconds, print it as a machine, and stop. With a config: measure it with "
-        "the matmuls, attention and other operators of that run.");
+        "Measure this computer's CPU for a few seconds, print the result as a machine file (TOML), and stop. With a "
+        "config: measure it with the matmuls, attention and other operators of that run.");
     v.optional(
         "search",
         search,

@@ -39,8 +39,8 @@ search::Stage stage_of(const std::string& name) {
   return static_cast<search::Stage>(std::find(names.begin(), names.end(), name) - names.begin());
 }
 
-// The run that trains the child: the config's data and batches, from the child's weights, against the teacher. What
-// belongs to the teacher's own training (its schedule, checkpoints and mesh) is left out.
+// The run that trains the child: the config's data, batches and distillation losses, from the child's weights, against
+// the teacher. What belongs to the teacher's own training (its schedule, checkpoints and mesh) is left out.
 train::TrainConfig distillation_run(
     train::TrainConfig config,
     const search::SearchConfig& wanted,
@@ -51,7 +51,6 @@ train::TrainConfig distillation_run(
   config.lr_scheduler = {};
   config.parallelism = {};
   config.peft = {};
-  config.distillation = {};
   config.job.dump_folder = output.string();
   config.model = {};
   config.model.hf_assets_path = child.string();

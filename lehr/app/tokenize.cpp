@@ -21,6 +21,7 @@ struct TokenizeOptions {
   bool decode = false;
   bool skip_special = false;
   bool append_eos = true;
+  bool special_tokens = true;
   std::string kind = "auto";
   std::string text_key = "text";
   std::string split_documents;
@@ -33,6 +34,11 @@ struct TokenizeOptions {
     v.optional("skip_special", skip_special, "With --decode: leave special tokens out.");
     v.optional(
         "append_eos", append_eos, "Append the tokenizer's end-of-text id to each document (--no-append-eos: do not).");
+    v.optional(
+        "special_tokens",
+        special_tokens,
+        "Put the special tokens of the tokenizer's post-processor, such as a bos, around each text "
+        "(--no-special-tokens: do not).");
     v.optional(
         "kind",
         kind,
@@ -74,7 +80,8 @@ void convert_lines(const TokenizeOptions& options, const data::Tokenizer& tokeni
       }
       result.set("text", Node(tokenizer.decode(ids, options.skip_special)));
     } else {
-      result.set("ids", ids_node(tokenizer.encode(input.at(options.text_key).as_string())));
+      const std::vector<int32_t> ids = tokenizer.encode(input.at(options.text_key).as_string());
+      result.set("ids", ids_node(options.special_tokens ? tokenizer.special_tokens().around(ids) : ids));
     }
     std::cout << to_json(result) << '\n';
   }
@@ -101,6 +108,7 @@ void write_token_file(
       output,
       {.num_threads = options.threads,
        .append_eos = options.append_eos,
+       .special_tokens = options.special_tokens,
        .progress =
            [&](const data::TokenizeProgress& p) {
              log.live(fmt::format(

@@ -27,7 +27,7 @@ AppendFile::AppendFile(std::filesystem::path path) : path_(std::move(path)) {
       fail_runtime("{}: the folder cannot be created: {}", folder.string(), error.message());
     }
   }
-  temporary_ = path_.string() + ".partial-XXXXXX";
+  temporary_ = path_.string() + kUnfinished + "XXXXXX";
   descriptor_ = ::mkostemp(temporary_.data(), O_CLOEXEC);
   if (descriptor_ < 0) {
     temporary_.clear();

@@ -12,6 +12,9 @@ namespace lehr::data {
 /// that name the path.
 class AppendFile {
  public:
+  /// Follows the name of the file in that of the temporary one, which stays if the process is killed.
+  static constexpr const char* kUnfinished = ".partial-";
+
   /// Creates the folder of `path` if it does not exist.
   explicit AppendFile(std::filesystem::path path);
   /// Removes the file unless it was published.

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "lehr/base/error.h"
+#include "lehr/data/unicode.h"
 
 namespace lehr::data {
 
@@ -54,7 +55,7 @@ Bpe::Bpe(Vocabulary vocabulary, Merges merges, const BpeOptions& options, const 
     }
     has_all_bytes_ = false;
     if (options.byte_fallback) {
-      for (char part : Vocabulary::spell(static_cast<uint8_t>(byte))) {
+      for (char part : vocabulary_.spell(static_cast<uint8_t>(byte))) {
         fallback_[byte].push_back(
             vocabulary_.id_of_spelling(fmt::format("<0x{:02X}>", static_cast<unsigned>(static_cast<uint8_t>(part)))));
       }
@@ -76,26 +77,33 @@ void Bpe::encode_word(std::string_view word, std::vector<int32_t>& ids) const {
     }
     if (known == kUnknown) {
       const size_t before = ids.size();
-      has_all_bytes_&& word.size() <= kShortWord ? merge_short(word, ids) : merge_long(start_symbols(word), ids);
+      merge_word(word, ids);
       const bool one = ids.size() == before + 1 && ids.back() == whole;
       made_whole.store(one ? kWhole : kParts, std::memory_order_relaxed);
       return;
     }
   }
-  if (has_all_bytes_ && word.size() <= kShortWord) {
-    merge_short(word, ids);
+  merge_word(word, ids);
+}
+
+void Bpe::merge_word(std::string_view word, std::vector<int32_t>& ids) const {
+  ShortWord few;
+  if (has_all_bytes_ && word.size() <= few.size()) {
+    std::transform(word.begin(), word.end(), few.begin(), [&](char c) { return byte_id_[static_cast<uint8_t>(c)]; });
+    merge_short(few, word.size(), ids);
+    return;
+  }
+  const std::vector<int32_t> symbols = start_symbols(word);
+  if (symbols.size() <= few.size()) {
+    std::copy(symbols.begin(), symbols.end(), few.begin());
+    merge_short(few, symbols.size(), ids);
   } else {
-    merge_long(start_symbols(word), ids);
+    merge_long(symbols, ids);
   }
 }
 
-void Bpe::merge_short(std::string_view word, std::vector<int32_t>& ids) const {
-  std::array<int32_t, kShortWord> symbols;
+void Bpe::merge_short(ShortWord& symbols, size_t count, std::vector<int32_t>& ids) const {
   std::array<uint32_t, kShortWord> ranks;  // rank of the pair that begins at each symbol
-  size_t count = word.size();
-  for (size_t i = 0; i < count; ++i) {
-    symbols[i] = byte_id_[static_cast<uint8_t>(word[i])];
-  }
   for (size_t i = 0; i + 1 < count; ++i) {
     ranks[i] = merges_.rank(symbols[i], symbols[i + 1]);
   }
@@ -135,15 +143,19 @@ std::vector<int32_t> Bpe::start_symbols(std::string_view word) const {
     symbols.insert(symbols.end(), static_cast<size_t>(pending_unk), unk_id_);
     pending_unk = 0;
   };
-  for (char c : word) {
-    const auto byte = static_cast<uint8_t>(c);
-    if (byte_id_[byte] >= 0) {
+  const char* const end = word.data() + word.size();
+  for (const char* at = word.data(); at < end;) {
+    const uint32_t size = vocabulary_.spelling() == Spelling::bytes ? 1 : decode_utf8(at, end).size;
+    const std::string_view symbol(at, size);
+    at += size;
+    const int32_t id = size == 1 ? byte_id_[static_cast<uint8_t>(symbol[0])] : vocabulary_.find(symbol);
+    if (id >= 0) {
       flush_unk();
-      symbols.push_back(byte_id_[byte]);
-    } else if (!fallback_[byte].empty()) {
+      symbols.push_back(id);
+    } else if (const auto bytes = fallback(symbol); !bytes.empty()) {
       // `tokenizers` emits these before an unknown symbol that waits to be fused; equal ids matter more than order
       // here.
-      symbols.insert(symbols.end(), fallback_[byte].begin(), fallback_[byte].end());
+      symbols.insert(symbols.end(), bytes.begin(), bytes.end());
     } else if (unk_id_ >= 0) {
       if (pending_unk != 0 && !fuse_unk_) {
         flush_unk();
@@ -153,6 +165,18 @@ std::vector<int32_t> Bpe::start_symbols(std::string_view word) const {
   }
   flush_unk();
   return symbols;
+}
+
+std::vector<int32_t> Bpe::fallback(std::string_view symbol) const {
+  std::vector<int32_t> tokens;
+  for (char c : symbol) {
+    const auto& of_byte = fallback_[static_cast<uint8_t>(c)];
+    if (of_byte.empty()) {
+      return {};
+    }
+    tokens.insert(tokens.end(), of_byte.begin(), of_byte.end());
+  }
+  return tokens;
 }
 
 void Bpe::merge_long(const std::vector<int32_t>& start, std::vector<int32_t>& ids) const {

@@ -16,10 +16,11 @@ namespace lehr::data {
 
 /// The flags of a BPE model in tokenizer.json, under their names in that file.
 struct BpeOptions {
-  /// Token of a byte that is not in the vocabulary; without it such bytes are dropped.
+  /// Token of a symbol (a byte, or with Spelling::characters a character) that is not in the vocabulary; without it
+  /// such symbols are dropped.
   std::optional<std::string> unk_token;
-  bool fuse_unk = false;       ///< Consecutive unknown bytes become one unk_token.
-  bool byte_fallback = false;  ///< An unknown byte becomes the tokens "<0xC4>" ... of its spelling.
+  bool fuse_unk = false;       ///< Consecutive unknown symbols become one unk_token.
+  bool byte_fallback = false;  ///< An unknown symbol becomes the tokens "<0xC4>" ... of the bytes of its spelling.
   bool ignore_merges = false;  ///< A word that is itself a token is not merged from parts.
 };
 
@@ -48,6 +49,8 @@ class Merges {
   }
 
   int32_t merged(uint32_t rank) const { return merged_[rank]; }
+  /// The tokens that merges produce, by rank.
+  const std::vector<int32_t>& all_merged() const { return merged_; }
 
  private:
   struct Slot {
@@ -82,10 +85,14 @@ class Bpe {
  private:
   static constexpr size_t kShortWord = 48;  // up to this size, a scan over all pairs is faster than a heap
 
-  void merge_short(std::string_view word, std::vector<int32_t>& ids) const;
+  using ShortWord = std::array<int32_t, kShortWord>;
+  void merge_word(std::string_view word, std::vector<int32_t>& ids) const;
+  void merge_short(ShortWord& symbols, size_t count, std::vector<int32_t>& ids) const;
   void merge_long(const std::vector<int32_t>& symbols, std::vector<int32_t>& ids) const;
-  /// Returns the initial symbols of `word` if some byte is not in the vocabulary.
+  /// Returns the initial symbols of any word.
   std::vector<int32_t> start_symbols(std::string_view word) const;
+  /// Returns the tokens of the bytes of a symbol that is not in the vocabulary; empty without byte_fallback.
+  std::vector<int32_t> fallback(std::string_view symbol) const;
 
   Vocabulary vocabulary_;
   Merges merges_;

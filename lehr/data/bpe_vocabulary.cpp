@@ -30,7 +30,11 @@ constexpr ByteSpelling kByteSpelling = [] {
 
 }  // namespace
 
-bool Vocabulary::to_bytes(std::string_view spelling, std::string& bytes) {
+bool Vocabulary::to_bytes(std::string_view spelling, std::string& bytes) const {
+  if (spelling_ == Spelling::characters) {
+    bytes = spelling;
+    return true;
+  }
   bytes.clear();
   const char* const end = spelling.data() + spelling.size();
   for (const char* at = spelling.data(); at < end;) {
@@ -45,7 +49,10 @@ bool Vocabulary::to_bytes(std::string_view spelling, std::string& bytes) {
   return true;
 }
 
-std::string Vocabulary::spell(uint8_t byte) {
+std::string Vocabulary::spell(uint8_t byte) const {
+  if (spelling_ == Spelling::characters) {
+    return {static_cast<char>(byte)};
+  }
   std::string spelling;
   append_utf8(spelling, kByteSpelling.code_of[byte]);
   return spelling;

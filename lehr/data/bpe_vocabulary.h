@@ -1,4 +1,4 @@
-// A byte-level vocabulary: the bytes of each id, and the id of given bytes.
+// The vocabulary of a BPE tokenizer: the text of each id, and the id of a given text.
 #pragma once
 
 #include <cstdint>
@@ -34,18 +34,23 @@ inline uint64_t hash_bytes(std::string_view bytes) {
   return hash ^ hash >> 29;
 }
 
-/// The tokens of a byte-level vocabulary, as bytes. Files spell each byte as one printable character ("Ġ" is a space).
+/// How tokenizer.json spells tokens.
+enum class Spelling {
+  bytes,       ///< Each byte as one printable character, as GPT-2 does ("Ġ" is a space).
+  characters,  ///< As they are, as SentencePiece does ("▁" stands for a space, "<0x0A>" for a byte).
+};
+
+/// The tokens of a vocabulary. With Spelling::bytes they are the bytes that are spelled.
 class Vocabulary {
  public:
+  explicit Vocabulary(Spelling spelling = Spelling::bytes) : spelling_(spelling) {}
+
   /// The largest id that is accepted.
   static constexpr int64_t kMaxId = (1 << 26) - 1;
 
-  /// Converts a spelling to bytes. Returns false if a character in it spells no byte; then `bytes` is `spelling`, as in
-  /// the `tokenizers` package: such a token decodes to itself, and only merges can produce it.
-  static bool to_bytes(std::string_view spelling, std::string& bytes);
-
+  Spelling spelling() const { return spelling_; }
   /// Returns the spelling of `byte`.
-  static std::string spell(uint8_t byte);
+  std::string spell(uint8_t byte) const;
 
   /// Allocates space for `tokens` tokens.
   void reserve(size_t tokens);
@@ -93,6 +98,10 @@ class Vocabulary {
   size_t longest() const { return longest_; }
 
  private:
+  // Converts a spelling to bytes. Returns false if a character in it spells no byte; then `bytes` is `spelling`, as in
+  // the `tokenizers` package: such a token decodes to itself, and only merges can produce it.
+  bool to_bytes(std::string_view spelling, std::string& bytes) const;
+
   struct Token {
     size_t begin = 0;
     uint32_t size = 0;
@@ -126,6 +135,7 @@ class Vocabulary {
   void insert(std::string_view bytes, int32_t id);
   void rehash(size_t capacity);
 
+  Spelling spelling_;
   std::string arena_;
   std::vector<Token> tokens_;
   std::vector<Slot> slots_;

@@ -230,9 +230,8 @@ std::string role_of(const ChatJson& from, size_t index) {
 }
 
 /// Renames the keys and roles of ShareGPT's messages, {"from": "human", "value": "..."}, and makes a string under
-/// `system`, beside the messages, the first message.
+/// `system`, beside the messages, the first message, unless that is equal.
 void rename_sharegpt(ChatJson& messages, const ChatJson& system) {
-  bool renamed = false;
   for (size_t i = 0; messages.is_array() && i < messages.size(); ++i) {
     ChatJson& message = messages[i];
     if (message.is_object() && message.contains("from") && !message.contains("role")) {
@@ -243,15 +242,18 @@ void rename_sharegpt(ChatJson& messages, const ChatJson& system) {
       }
       message.erase("from");
       message.erase("value");
-      renamed = true;
     }
   }
-  if (renamed && system.is_string() && system != "") {
-    require(
-        !messages[0].is_object() || messages[0].value("role", ChatJson()) != "system",
-        "system: there is a system message both here and in messages[0]; remove one of the two");
-    messages.insert(messages.begin(), ChatJson{{"role", "system"}, {"content", system}});
+  if (!messages.is_array() || messages.empty() || !system.is_string() || system == "") {
+    return;
   }
+  if (messages[0].is_object() && messages[0].value("role", ChatJson()) == "system") {
+    require(
+        messages[0].value("content", ChatJson()) == system,
+        "system: there is another system message in messages[0]; remove one of the two");
+    return;
+  }
+  messages.insert(messages.begin(), ChatJson{{"role", "system"}, {"content", system}});
 }
 
 ChatJson parse(const std::string& text) {

@@ -104,11 +104,11 @@ void ClassificationDataset::read(const std::filesystem::path& file, const Tokeni
     const std::string& where = line.where;
     const LabelledText labelled = json ? parse_json(parser, line, options_) : parse_line(line.text, where);
     require(labelled.label >= 0, "{}: the label is {}, expected labels 0, 1, ...", where, labelled.label);
+    num_labels_ = std::max(num_labels_, labelled.label + 1);
     std::vector<int32_t> ids = tokenizer.encode(labelled.text);
     require(!ids.empty(), "{}: the text is empty", where);
-    ids.resize(std::min(ids.size(), static_cast<size_t>(options_.max_length)));
-    num_labels_ = std::max(num_labels_, labelled.label + 1);
-    examples_.push_back({std::move(ids), labelled.label});
+    examples_.push_back(
+        {with_special_tokens(std::move(ids), tokenizer.special_tokens(), options_.max_length, where), labelled.label});
   });
 }
 

@@ -166,7 +166,21 @@ std::pair<size_t, size_t> ConversationEncoder::answer(
   const std::string word = unused_word(text);
   ChatJson changed = messages;
   changed[index] = {{"role", "assistant"}, {"content", word}};
-  const std::string marked = chat_template_->render(changed, options).text;
+  ChatOptions prompt = options;
+  prompt.add_generation_prompt = true;
+  std::string marked;
+  try {
+    marked = chat_template_->render(changed, options).text;
+  } catch (const Error&) {
+    // Some templates refuse a tool's answer without the call that it answers. Then the end is that of the messages up
+    // to this one.
+    const std::string opening = chat_template_->render(first_messages(messages, index), prompt).text;
+    const std::string so_far = chat_template_->render(first_messages(messages, index + 1), options).text;
+    if (!messages[index].contains("tool_calls") || !text.starts_with(so_far) || !so_far.starts_with(opening)) {
+      throw;
+    }
+    return {opening.size(), jinja::strip_right(so_far).size()};
+  }
   const size_t place = marked.find(word);
   require(place != std::string::npos, "messages[{}]: the template does not render the assistant's text", index);
   const std::string tail = marked.substr(place + word.size());
@@ -187,8 +201,6 @@ std::pair<size_t, size_t> ConversationEncoder::answer(
     end = jinja::strip_right(so_far).size();
   }
 
-  ChatOptions prompt = options;
-  prompt.add_generation_prompt = true;
   const std::string opening = index == 0 ? "" : chat_template_->render(first_messages(messages, index), prompt).text;
   size_t begin = opening.size();
   if (index == 0 || begin > end || !text.starts_with(opening)) {
@@ -227,19 +239,17 @@ ConversationEncoder::Marked ConversationEncoder::mark(const ChatJson& conversati
 
 EncodedConversation ConversationEncoder::encode(const ChatJson& conversation) const {
   const Marked marked = mark(conversation);
-  EncodedConversation encoded;
-  const auto add = [&](size_t begin, size_t end, bool learned) {
-    const auto ids = tokenizer_.encode(std::string_view(marked.text).substr(begin, end - begin));
-    encoded.ids.insert(encoded.ids.end(), ids.begin(), ids.end());
-    encoded.learned.resize(encoded.ids.size(), learned ? 1 : 0);
-  };
-  size_t done = 0;
+  std::vector<size_t> borders;
   for (const auto& [begin, end] : marked.answers) {
-    add(done, begin, false);
-    add(begin, end, true);
-    done = end;
+    borders.insert(borders.end(), {begin, end});
   }
-  add(done, marked.text.size(), false);
+  EncodedConversation encoded;
+  uint8_t learned = 0;
+  for (const std::vector<int32_t>& ids : tokenizer_.encode_parts(marked.text, borders)) {
+    encoded.ids.insert(encoded.ids.end(), ids.begin(), ids.end());
+    encoded.learned.resize(encoded.ids.size(), learned);
+    learned = 1 - learned;  // every second part is an answer
+  }
   return encoded;
 }
 

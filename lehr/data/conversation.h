@@ -29,8 +29,7 @@ struct EncodedConversation {
 /// template marks answers with {% generation %}, its marks are used instead. A message with "weight": 0 (OpenAI's
 /// format) is no answer.
 ///
-/// The text between two such borders is tokenized separately, so that no token crosses a border, and the model reads
-/// the same tokens in training as in generation.
+/// No token crosses such a border, so that the model reads the same tokens in training as in generation.
 class ConversationEncoder {
  public:
   /// The tokenizer must outlive this object.

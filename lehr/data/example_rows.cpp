@@ -42,6 +42,7 @@ void read_example_lines(
     if (line.ends_with('\r')) {
       line.remove_suffix(1);
     }
+    line = without_byte_order_mark(line, lines.line_number());
     if (line.empty()) {
       continue;
     }
@@ -63,6 +64,19 @@ simdjson::dom::element parse_row(simdjson::dom::parser& parser, const ExampleLin
       line.where,
       simdjson::error_message(error));
   return value;
+}
+
+std::vector<int32_t> with_special_tokens(
+    std::vector<int32_t> ids, const SpecialTokens& special, int64_t max_length, const std::string& where) {
+  const auto most = static_cast<size_t>(max_length);
+  require(
+      special.size() < most,
+      "{}: max_length: expected more than the {} special tokens around a text, found {}",
+      where,
+      special.size(),
+      max_length);
+  ids.resize(std::min(ids.size(), most - special.size()));
+  return special.around(ids);
 }
 
 int64_t padded_width(

@@ -18,6 +18,7 @@
 #include "lehr/data/lone_surrogates.h"
 #include "lehr/data/ordered_pipeline.h"
 #include "lehr/data/sample_order.h"
+#include "lehr/data/tokenizer.h"
 
 namespace lehr::data {
 
@@ -46,6 +47,12 @@ void read_example_lines(
 
 /// Parses a JSON line, which `parser` owns. Throws a usage error that begins with its place if it is not valid JSON.
 simdjson::dom::element parse_row(simdjson::dom::parser& parser, const ExampleLine& line);
+
+/// Returns the ids of a text with the special tokens around them. Of a text that is longer than `max_length` with
+/// these, the end is left out. Throws a usage error that begins with `where` if `max_length` leaves no room for the
+/// text.
+std::vector<int32_t> with_special_tokens(
+    std::vector<int32_t> ids, const SpecialTokens& special, int64_t max_length, const std::string& where);
 
 /// Returns the width of a step's batch: the longest sequence of all ranks (`length_of` a sample), rounded up to
 /// `multiple`, but at most `most`.

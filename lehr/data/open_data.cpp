@@ -6,12 +6,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <utility>
 
 #include "lehr/base/error.h"
 #include "lehr/base/random.h"
+#include "lehr/data/append_file.h"
 #include "lehr/data/chat_corpus.h"
 #include "lehr/data/corpus.h"
 #include "lehr/data/token_file.h"
@@ -54,6 +57,9 @@ std::string cache_name(const TextSource& source, const Tokenizer& tokenizer) {
       source.split_documents,
       tokenizer_fingerprint(tokenizer),
       tokenizer.vocab_size());
+  if (tokenizer.special_tokens().size() > 0) {
+    key += "|special tokens";  // which earlier versions left out
+  }
   for (const auto& file : list_files(source)) {
     key += fmt::format(
         "|{}|{}|{}",
@@ -76,12 +82,14 @@ std::string cache_name(const TextSource& source, const Tokenizer& tokenizer) {
 /// the same work redundantly, which is harmless.
 class FolderLock {
  public:
-  explicit FolderLock(const std::filesystem::path& folder) {
+  FolderLock(const std::filesystem::path& folder, const OpenDataOptions& options) {
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     descriptor_ = ::open((folder / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
-    if (descriptor_ >= 0) {
-      ::flock(descriptor_, LOCK_EX);
+    held_ = descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
+    if (descriptor_ >= 0 && !held_ && errno == EWOULDBLOCK) {
+      inform(options, fmt::format("waiting for another process that tokenizes into {}", folder.string()));
+      held_ = ::flock(descriptor_, LOCK_EX) == 0;
     }
   }
   ~FolderLock() {
@@ -92,9 +100,27 @@ class FolderLock {
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
+  bool held() const { return held_; }
+
  private:
   int descriptor_ = -1;
+  bool held_ = false;
 };
+
+/// Removes what processes that were killed have left of `file`. Call it under the lock. Some file systems lock within a
+/// machine only, so files that another machine may still write stay.
+void remove_unfinished(const std::filesystem::path& file) {
+  const std::string begin = file.filename().string();
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(file.parent_path(), error)) {
+    const std::string name = entry.path().filename().string();
+    const auto age = std::filesystem::file_time_type::clock::now() - entry.last_write_time(error);
+    if (name.starts_with(begin) && name.find(AppendFile::kUnfinished, begin.size()) != std::string::npos &&
+        age > std::chrono::hours(1)) {
+      std::filesystem::remove(entry.path(), error);
+    }
+  }
+}
 
 TokenStream tokenize_in_memory(const TextSource& source, const Tokenizer& tokenizer, const OpenDataOptions& options) {
   TokenBuffer buffer(source.path.string(), tokenizer.vocab_size(), tokenizer_fingerprint(tokenizer));
@@ -110,15 +136,30 @@ TokenStream tokenize_through_cache(
     const std::filesystem::path& folder,
     const OpenDataOptions& options) {
   const std::filesystem::path file = folder / cache_name(source, tokenizer);
-  const FolderLock lock(folder);
-  if (std::filesystem::exists(file)) {
+  const auto open_cached = [&](bool tell) -> std::optional<TokenStream> {
+    if (!std::filesystem::exists(file)) {
+      return std::nullopt;
+    }
     try {
       TokenStream stream = open_token_file(file);
       inform(options, fmt::format("{}: tokens are cached in {}", source.path.string(), file.string()));
       return stream;
     } catch (const Error& error) {
-      inform(options, fmt::format("{}; it is created again", error.what()));
+      if (tell) {
+        inform(options, fmt::format("{}; it is created again", error.what()));
+      }
+      return std::nullopt;
     }
+  };
+  if (auto stream = open_cached(/*tell=*/false)) {  // without the lock, as files appear when they are complete
+    return std::move(*stream);
+  }
+  const FolderLock lock(folder, options);
+  if (auto stream = open_cached(/*tell=*/true)) {  // another process has created it meanwhile
+    return std::move(*stream);
+  }
+  if (lock.held()) {
+    remove_unfinished(file);
   }
   inform(options, fmt::format("{}: tokenizing into {}", source.path.string(), file.string()));
   tokenize_corpus({source}, tokenizer, file, {.inform = options.inform});

@@ -111,9 +111,9 @@ void PairsDataset::read(const std::filesystem::path& file, const Tokenizer& toke
           "{}: expected an object with a text under the key \"{}\"",
           where,
           key);
-      std::vector<int32_t>& ids = example.emplace_back(tokenizer.encode(text));
+      std::vector<int32_t> ids = tokenizer.encode(text);
       require(!ids.empty(), "{}: the text under \"{}\" is empty", where, key);
-      ids.resize(std::min(ids.size(), static_cast<size_t>(options_.max_length)));
+      example.push_back(with_special_tokens(std::move(ids), tokenizer.special_tokens(), options_.max_length, where));
     }
   });
 }

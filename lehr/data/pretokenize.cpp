@@ -59,25 +59,25 @@ class DigitSplitter : public Splitter {
   bool individual_;
 };
 
-/// Applies splitters one after the other, each to the pieces of the previous one.
-class SequenceSplitter : public Splitter {
+/// Splits before each `space` that another character precedes: words with the spaces before them.
+class WordSplitter : public Splitter {
  public:
-  explicit SequenceSplitter(std::vector<std::unique_ptr<Splitter>> steps) : steps_(std::move(steps)) {}
+  explicit WordSplitter(std::string space) : space_(std::move(space)) {}
 
-  void split(std::string_view text, const PieceSink& sink) const override { split_from(0, text, sink); }
-
- private:
-  void split_from(size_t step, std::string_view text, const PieceSink& sink) const {
-    if (step == steps_.size()) {
-      if (!text.empty()) {
-        sink(text);
+  void split(std::string_view text, const PieceSink& sink) const override {
+    size_t begin = 0;
+    for (size_t at = text.find(space_); at != std::string_view::npos; at = text.find(space_, at + space_.size())) {
+      const bool after_space = at >= space_.size() && text.substr(at - space_.size(), space_.size()) == space_;
+      if (at > begin && !after_space) {
+        sink(text.substr(begin, at - begin));
+        begin = at;
       }
-      return;
     }
-    steps_[step]->split(text, [&](std::string_view piece) { split_from(step + 1, piece, sink); });
+    sink(text.substr(begin));
   }
 
-  std::vector<std::unique_ptr<Splitter>> steps_;
+ private:
+  std::string space_;
 };
 
 SplitBehavior read_behavior(const json& node, const std::string& where) {
@@ -144,25 +144,96 @@ void read_steps(
       steps.push_back(make_scanner(kGpt2Pattern));
     }
   } else {
-    fail("{}.type: expected Sequence, Split, Digits or ByteLevel, found \"{}\", which is not supported", where, type);
+    fail(
+        "{}.type: expected Sequence, Split, Digits or ByteLevel, or, with the decoder of a SentencePiece vocabulary, "
+        "Metaspace alone, found \"{}\", which is not supported",
+        where,
+        type);
+  }
+}
+
+Metaspace::Prepend read_prepend(const json& node, const std::string& where) {
+  const auto scheme = json_or<std::string>(node, "prepend_scheme", "always", where);
+  static constexpr std::pair<const char*, Metaspace::Prepend> kNames[] = {
+      {"always", Metaspace::Prepend::always},
+      {"first", Metaspace::Prepend::first},
+      {"never", Metaspace::Prepend::never}};
+  for (const auto& [name, prepend] : kNames) {
+    if (scheme == name) {
+      return json_or(node, "add_prefix_space", true, where) ? prepend : Metaspace::Prepend::never;
+    }
+  }
+  fail("{}.prepend_scheme: expected always, first or never, found \"{}\"", where, scheme);
+}
+
+void split_from(
+    const std::vector<std::unique_ptr<Splitter>>& steps, size_t step, std::string_view text, const PieceSink& sink) {
+  if (step < steps.size()) {
+    steps[step]->split(text, [&](std::string_view piece) { split_from(steps, step + 1, piece, sink); });
+  } else if (!text.empty()) {
+    sink(text);
   }
 }
 
 }  // namespace
 
-std::unique_ptr<Splitter> make_pre_tokenizer(const json& node, const std::string& where) {
-  require(
-      !node.is_null(),
-      "{}: is missing; only byte-level tokenizers are supported, whose last pre-tokenizer is ByteLevel",
-      where);
-  std::vector<std::unique_ptr<Splitter>> steps;
-  bool ended = false;
-  read_steps(node, where, steps, ended);
-  require(ended, "{}: contains no ByteLevel; only byte-level tokenizers are supported", where);
-  if (steps.size() == 1) {
-    return std::move(steps.front());
+std::string_view Metaspace::apply(std::string_view text, Place place, std::string& buffer) const {
+  buffer.clear();
+  const bool prepends =
+      prepend == Prepend::always ? place != Place::continued : prepend == Prepend::first && place == Place::start;
+  if (prepends && !text.starts_with(' ') && !text.starts_with(replacement)) {
+    buffer = replacement;
   }
-  return std::make_unique<SequenceSplitter>(std::move(steps));
+  for (const char c : text) {
+    if (c == ' ') {
+      buffer += replacement;
+    } else {
+      buffer += c;
+    }
+  }
+  return buffer;
+}
+
+PreTokenizer PreTokenizer::read(const json& node, Spelling spelling, const std::string& where) {
+  PreTokenizer result;
+  const bool bytes = spelling == Spelling::bytes;
+  require(!node.is_null() || !bytes, "{}: is missing; expected ByteLevel, as the decoder is, as the last step", where);
+  if (node.is_null()) {
+    return result;
+  }
+  if (!bytes && json_at<std::string>(node, "type", where) == "Metaspace") {
+    const auto replacement = json_or<std::string>(node, "replacement", "\u2581", where);
+    const DecodedChar first = decode_utf8(replacement.data(), replacement.data() + replacement.size());
+    require(
+        first.code != kInvalidCode && first.size == replacement.size(),
+        "{}.replacement: expected one character, found \"{}\"",
+        where,
+        replacement);
+    result.metaspace_ = Metaspace{.replacement = replacement, .prepend = read_prepend(node, where)};
+    if (json_or(node, "split", true, where)) {
+      result.steps_.push_back(
+          make_regex_splitter(replacement, /*literal=*/true, SplitBehavior::merged_with_next, /*invert=*/false, where));
+    }
+    return result;
+  }
+  bool ended = false;
+  read_steps(node, where, result.steps_, ended);
+  require(ended || !bytes, "{}: contains no ByteLevel, as the decoder is", where);
+  require(!ended || bytes, "{}: contains ByteLevel, but the decoder is that of a SentencePiece vocabulary", where);
+  return result;
+}
+
+void PreTokenizer::split_before(const std::string& space) {
+  steps_.push_back(std::make_unique<WordSplitter>(space));
+}
+
+void PreTokenizer::split(std::string_view text, Place place, const PieceSink& sink) const {
+  if (metaspace_) {
+    std::string buffer;
+    split_from(steps_, 0, metaspace_->apply(text, place, buffer), sink);
+  } else {
+    split_from(steps_, 0, text, sink);
+  }
 }
 
 }  // namespace lehr::data

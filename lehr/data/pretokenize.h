@@ -4,9 +4,13 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
+
+#include "lehr/data/bpe_vocabulary.h"
 
 namespace lehr::data {
 
@@ -48,8 +52,42 @@ std::unique_ptr<Splitter> make_scanner(const std::string& pattern);
 /// The pattern of GPT-2, which ByteLevel uses with `use_regex`.
 extern const char* const kGpt2Pattern;
 
-/// Returns the splitter for a `pre_tokenizer` object of tokenizer.json, without the final mapping of bytes to
-/// characters: Split, ByteLevel (which must be last), Digits, Sequence. `where` names file and field in errors.
-std::unique_ptr<Splitter> make_pre_tokenizer(const nlohmann::json& node, const std::string& where);
+/// Where a text stands that is encoded as a part of a longer one.
+enum class Place {
+  start,              ///< At its start.
+  after_added_token,  ///< After an added token.
+  continued,          ///< After other text, so that nothing is prepended.
+};
+
+/// Replaces spaces by a character that is visible, and prepends one (Metaspace of the `tokenizers` package).
+struct Metaspace {
+  enum class Prepend { never, first, always };
+  std::string replacement;
+  Prepend prepend = Prepend::always;  ///< To a text that does not begin with one; first: only at the start.
+
+  /// Returns the text with its spaces replaced, in `buffer`.
+  std::string_view apply(std::string_view text, Place place, std::string& buffer) const;
+};
+
+/// Splitting of the text between added tokens into the words in which merges are applied.
+class PreTokenizer {
+ public:
+  /// Reads `pre_tokenizer` of tokenizer.json, without the final mapping of bytes to characters: Split, Digits, a
+  /// Sequence, and ByteLevel, which must be last with Spelling::bytes and missing with Spelling::characters, for which
+  /// Metaspace and null are supported, too. `where` names file and field in errors.
+  static PreTokenizer read(const nlohmann::json& node, Spelling spelling, const std::string& where);
+
+  /// Splits also before each `space` that another character precedes. Changes no ids if no merge joins the two.
+  void split_before(const std::string& space);
+
+  /// Calls `sink` with each non-empty word in order. A word is valid only during its call.
+  void split(std::string_view text, Place place, const PieceSink& sink) const;
+
+  bool prepends() const { return metaspace_ && metaspace_->prepend != Metaspace::Prepend::never; }
+
+ private:
+  std::optional<Metaspace> metaspace_;
+  std::vector<std::unique_ptr<Splitter>> steps_;  // each is applied to the pieces of the previous one
+};
 
 }  // namespace lehr::data

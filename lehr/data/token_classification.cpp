@@ -103,10 +103,6 @@ TokenClassificationBatch make_batch(
 
 }  // namespace
 
-std::vector<int32_t> encode_word(const Tokenizer& tokenizer, const std::string& word) {
-  return tokenizer.encode(word.empty() || word.front() == ' ' ? word : " " + word);
-}
-
 TokenClassificationDataset::TokenClassificationDataset(
     const std::filesystem::path& path, const Tokenizer& tokenizer, TokenClassificationOptions options)
     : options_(std::move(options)), pad_id_(tokenizer.padding_id()) {
@@ -135,7 +131,7 @@ void TokenClassificationDataset::read(const std::filesystem::path& file, const T
         options_.tokens_key);
     TokenClassificationExample example;
     for (size_t i = 0; i < words.size(); ++i) {
-      const std::vector<int32_t> ids = encode_word(tokenizer, words[i]);
+      const std::vector<int32_t> ids = tokenizer.encode_word(words[i]);
       if (!ids.empty()) {
         example.labels.push_back(labels[i]);
         example.labels.resize(example.labels.size() + ids.size() - 1, kNoLabel);
@@ -144,9 +140,11 @@ void TokenClassificationDataset::read(const std::filesystem::path& file, const T
       num_labels_ = std::max(num_labels_, labels[i] + 1);
     }
     require(!example.ids.empty(), "{}: {}: all words are empty; remove the row", where, options_.tokens_key);
-    const size_t length = std::min(example.ids.size(), static_cast<size_t>(options_.max_length));
-    example.ids.resize(length);
-    example.labels.resize(length);
+    const SpecialTokens special = tokenizer.special_tokens();
+    example.ids = with_special_tokens(example.ids, special, options_.max_length, where);
+    example.labels.insert(example.labels.begin(), special.before.size(), kNoLabel);
+    example.labels.resize(example.ids.size() - special.after.size());
+    example.labels.resize(example.ids.size(), kNoLabel);
     examples_.push_back(std::move(example));
   });
 }

@@ -31,10 +31,6 @@ struct TokenClassificationExample {
   std::vector<int64_t> labels;  ///< Of each id: the word's label at its first id, else kNoLabel.
 };
 
-/// Returns the ids of one word of a text. A space precedes every word, the first one included, as by transformers'
-/// byte-level tokenizers with is_split_into_words and add_prefix_space; none if the word is empty or begins with one.
-std::vector<int32_t> encode_word(const Tokenizer& tokenizer, const std::string& word);
-
 /// Texts whose words have labels 0, 1, ..., held in memory as ids. Reads JSON lines or tables with a list of words and
 /// a list of as many labels, Hugging Face's layout of CoNLL-2003, of a file, a folder or a pattern (TextSource); also
 /// .gz and .zst. A word's label is that of its first id; a word without ids (an empty one) has none. Invalid rows,

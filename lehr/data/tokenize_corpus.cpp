@@ -38,6 +38,7 @@ TokenizeProgress tokenize_documents(
     const std::function<void(std::span<const int32_t>)>& sink) {
   CorpusReader reader(std::move(sources));
   const std::optional<int32_t> eos = options.append_eos ? tokenizer.eos_id() : std::nullopt;
+  const SpecialTokens special = options.special_tokens ? tokenizer.special_tokens() : SpecialTokens{};
 
   const auto take = [&]() -> std::optional<TextChunk> {
     TextChunk chunk;
@@ -56,9 +57,9 @@ TokenizeProgress tokenize_documents(
     IdChunk result;
     result.finished_bytes = chunk.finished_bytes;
     for (const std::string& text : chunk.texts) {
-      const auto ids = tokenizer.encode(text);
+      const auto ids = special.around(tokenizer.encode(text));
       result.ids.insert(result.ids.end(), ids.begin(), ids.end());
-      if (eos) {
+      if (eos && (special.after.empty() || special.after.back() != *eos)) {
         result.ids.push_back(*eos);
       }
       result.ends.push_back(result.ids.size());

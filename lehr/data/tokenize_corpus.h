@@ -27,8 +27,10 @@ struct TokenizeProgress {
 struct TokenizeOptions {
   /// Number of encoding threads; 0: as many as the machine has cores.
   int64_t num_threads = 0;
-  /// Append the tokenizer's eos id, if it has one, to every document.
+  /// End every document with the tokenizer's eos id, if it has one.
   bool append_eos = true;
+  /// Put Tokenizer::special_tokens around every document.
+  bool special_tokens = true;
   /// Called from time to time on the calling thread, and once at the end.
   std::function<void(const TokenizeProgress&)> progress{};
   /// Receives LoneSurrogates::report() at the end, unless it is empty.

@@ -43,6 +43,28 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& what, const std::st
   return make_bpe_tokenizer(*file, find_file(path, "tokenizer_config.json"), std::move(files));
 }
 
+std::vector<std::vector<int32_t>> Tokenizer::encode_parts(std::string_view text, std::span<const size_t> cuts) const {
+  std::vector<std::vector<int32_t>> parts;
+  size_t begin = 0;
+  for (const size_t cut : cuts) {
+    parts.push_back(encode(text.substr(begin, cut - begin)));
+    begin = cut;
+  }
+  parts.push_back(encode(text.substr(begin)));
+  return parts;
+}
+
+std::vector<int32_t> Tokenizer::encode_word(std::string_view word) const {
+  return encode(word.empty() || word.front() == ' ' ? std::string(word) : ' ' + std::string(word));
+}
+
+std::vector<int32_t> SpecialTokens::around(std::span<const int32_t> ids) const {
+  std::vector<int32_t> all(before);
+  all.insert(all.end(), ids.begin(), ids.end());
+  all.insert(all.end(), after.begin(), after.end());
+  return all;
+}
+
 std::vector<std::pair<std::string, std::string>> tokenizer_file_contents(const Tokenizer& tokenizer) {
   std::vector<std::pair<std::string, std::string>> contents;
   for (const fs::path& file : tokenizer.files()) {

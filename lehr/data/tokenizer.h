@@ -12,6 +12,17 @@
 
 namespace lehr::data {
 
+/// The special tokens that a model expects around a text, such as a bos: those that the post-processor of
+/// tokenizer.json adds, as transformers does by default (add_special_tokens).
+struct SpecialTokens {
+  std::vector<int32_t> before;
+  std::vector<int32_t> after;
+
+  size_t size() const { return before.size() + after.size(); }
+  /// Returns `ids` with these tokens around them.
+  std::vector<int32_t> around(std::span<const int32_t> ids) const;
+};
+
 /// Converts text to ids and back. Immutable once built; all functions may be called from several threads concurrently.
 class Tokenizer {
  public:
@@ -20,6 +31,18 @@ class Tokenizer {
   /// Returns the ids of UTF-8 `text`. Added tokens in the text are recognized; no bos or eos is added. Invalid UTF-8 is
   /// encoded byte by byte, so that no input is refused or changed.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
+
+  /// Returns the ids of the parts of `text` between the ascending offsets `cuts` in bytes: one list more than there are
+  /// cuts. Together they are encode(text) if no token of that crosses a cut.
+  virtual std::vector<std::vector<int32_t>> encode_parts(std::string_view text, std::span<const size_t> cuts) const;
+
+  /// Returns the special tokens around a text, which encode() does not add; none for most models of conversations,
+  /// whose chat template has them.
+  virtual SpecialTokens special_tokens() const { return {}; }
+
+  /// Returns the ids of one word of a text. A space precedes every word, the first one included, as by transformers'
+  /// tokenizers with is_split_into_words and add_prefix_space; none if the word is empty or begins with one.
+  virtual std::vector<int32_t> encode_word(std::string_view word) const;
 
   /// Returns the text of `ids`; invalid UTF-8 becomes U+FFFD. With `skip_special`, special tokens are omitted. Ids
   /// without a token (a model's vocabulary may be padded) decode to nothing.

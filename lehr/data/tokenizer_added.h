@@ -44,7 +44,10 @@ class AddedTokenFinder {
       if (begin < first) {
         sink(Part{text.substr(begin, first - begin), -1});
       }
-      sink(Part{text.substr(first, last - first), tokens_[static_cast<size_t>(match.token)].id});
+      const AddedToken& token = tokens_[static_cast<size_t>(match.token)];
+      if (first < last || !token.lstrip) {  // else all of it belongs to the previous token
+        sink(Part{text.substr(first, last - first), token.id});
+      }
       begin = last;
       from = match.begin + match.size;
     }

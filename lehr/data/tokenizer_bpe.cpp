@@ -1,21 +1,19 @@
-// Byte-level BPE tokenizers: added tokens, then normalization, then words, then merges.
-#include "lehr/data/normalize.h"
+// BPE tokenizers: added tokens, then normalization, then words, then merges.
 #include "lehr/data/tokenizer.h"
 #include "lehr/data/tokenizer_kinds.h"
 #include "lehr/data/tokenizer_read.h"
-#include "lehr/data/unicode.h"
 
 namespace lehr::data {
 namespace {
 
-/// Returns the added tokens that are matched before normalization, or (with `normalized`) after it.
+/// Returns the added tokens that are matched before normalization, or (with `normalized`) after it, as normal text.
 std::vector<AddedToken> added_tokens(const TokenizerParts& parts, bool normalized) {
   std::vector<AddedToken> tokens;
   for (AddedToken token : parts.added) {
     if (token.normalized == normalized) {
-      std::string buffer;
-      if (normalized && parts.nfc) {
-        token.content = std::string(to_nfc(token.content, buffer));
+      Normalizer::Buffers buffers;
+      if (normalized) {
+        token.content = std::string(parts.normalizer.apply(token.content, buffers));
       }
       tokens.push_back(std::move(token));
     }
@@ -37,36 +35,40 @@ class BpeTokenizer : public Tokenizer {
   }
 
   std::vector<int32_t> encode(std::string_view text) const override {
-    std::vector<int32_t> ids;
-    ids.reserve(text.size() / 4 + 8);
-    std::string buffer;
-    before_.split(text, [&](const AddedTokenFinder::Part& part) {
-      if (part.id >= 0) {
-        ids.push_back(part.id);
-        return;
-      }
-      const std::string_view normal = parts_.nfc ? to_nfc(part.text, buffer) : part.text;
-      after_.split(normal, [&](const AddedTokenFinder::Part& inner) {
-        if (inner.id >= 0) {
-          ids.push_back(inner.id);
-          return;
-        }
-        parts_.splitter->split(inner.text, [&](std::string_view word) { parts_.bpe->encode_word(word, ids); });
-      });
-    });
-    return ids;
+    Place place = Place::start;
+    return encode_at(text, place);
+  }
+
+  std::vector<std::vector<int32_t>> encode_parts(std::string_view text, std::span<const size_t> cuts) const override {
+    std::vector<std::vector<int32_t>> parts;
+    Place place = Place::start;
+    size_t begin = 0;
+    for (const size_t cut : cuts) {
+      parts.push_back(encode_at(text.substr(begin, cut - begin), place));
+      begin = cut;
+    }
+    parts.push_back(encode_at(text.substr(begin), place));
+    return parts;
+  }
+
+  SpecialTokens special_tokens() const override { return parts_.special; }
+
+  std::vector<int32_t> encode_word(std::string_view word) const override {
+    const bool prepends = parts_.normalizer.prepends() || parts_.pre_tokenizer.prepends();
+    return prepends ? encode(word) : Tokenizer::encode_word(word);
   }
 
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override {
-    std::string bytes;
-    bytes.reserve(ids.size() * 5);
+    std::vector<std::string_view> tokens;
+    tokens.reserve(ids.size());
     for (int32_t id : ids) {
       const bool skipped = skip_special && id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)];
-      if (!skipped) {
-        bytes += parts_.bpe->vocabulary().bytes_of(id);
+      const std::string_view token = parts_.bpe->vocabulary().bytes_of(id);
+      if (!skipped && !token.empty()) {
+        tokens.push_back(token);
       }
     }
-    return replace_invalid_utf8(std::move(bytes));
+    return parts_.decoder->decode(tokens);
   }
 
   int64_t vocab_size() const override { return parts_.bpe->vocabulary().size(); }
@@ -76,6 +78,34 @@ class BpeTokenizer : public Tokenizer {
   std::vector<std::filesystem::path> files() const override { return files_; }
 
  private:
+  /// Returns the ids of a text at `place`, and sets it to the place of what follows.
+  std::vector<int32_t> encode_at(std::string_view text, Place& place) const {
+    std::vector<int32_t> ids;
+    ids.reserve(text.size() / 4 + 8);
+    const auto add_token = [&](int32_t id) {
+      ids.push_back(id);
+      place = Place::after_added_token;
+    };
+    Normalizer::Buffers buffers;
+    before_.split(text, [&](const AddedTokenFinder::Part& part) {
+      if (part.id >= 0) {
+        add_token(part.id);
+        return;
+      }
+      const std::string_view normal = parts_.normalizer.apply(part.text, buffers, place == Place::continued);
+      after_.split(normal, [&](const AddedTokenFinder::Part& inner) {
+        if (inner.id >= 0) {
+          add_token(inner.id);
+          return;
+        }
+        parts_.pre_tokenizer.split(
+            inner.text, place, [&](std::string_view word) { parts_.bpe->encode_word(word, ids); });
+        place = Place::continued;
+      });
+    });
+    return ids;
+  }
+
   TokenizerParts parts_;
   AddedTokenFinder before_;
   AddedTokenFinder after_;

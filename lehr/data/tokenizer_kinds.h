@@ -13,7 +13,7 @@ class Tokenizer;
 /// A tokenizer with bytes as ids, and 256 as the end of a document (it decodes to nothing).
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 
-/// Byte-level BPE from tokenizer.json (see read_tokenizer). `files` are those of its folder.
+/// BPE from tokenizer.json (see read_tokenizer). `files` are those of its folder.
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(
     const std::filesystem::path& file,
     const std::optional<std::filesystem::path>& config,

@@ -6,9 +6,10 @@
 #include <algorithm>
 
 #include "lehr/config/json_shape.h"
-#include "lehr/data/normalize.h"
+#include "lehr/data/post_processor.h"
 #include "lehr/data/tokenizer_file.h"
 #include "lehr/data/tokenizer_json.h"
+#include "lehr/data/unicode.h"
 
 namespace lehr::data {
 namespace {
@@ -18,8 +19,9 @@ namespace ondemand = simdjson::ondemand;
 
 /// The parsed parts of the file.
 struct RawTokenizer {
-  json top;    // everything except the model
-  json model;  // everything except vocab and merges
+  json top = json::object();    // everything except the model
+  json model = json::object();  // everything except vocab and merges
+  std::unique_ptr<Decoder> decoder;
   Vocabulary vocabulary;
   size_t tokens = 0;  // in the vocabulary
   Merges merges;
@@ -101,43 +103,53 @@ void read_merges(ondemand::value value, const std::string& where, RawTokenizer& 
   }
 }
 
+/// Reads all but the model.
+void read_top(ondemand::document& document, const std::string& name, RawTokenizer& raw) {
+  size_t models = 0;
+  for (ondemand::field field : document.get_object()) {
+    const std::string key(std::string_view(field.unescaped_key()));
+    if (key == "model") {
+      ++models;
+    } else {
+      raw.top[key] = to_json(field.value(), name);
+    }
+  }
+  require(models == 1, "{}: model: is missing; expected the tokenizer.json of a BPE tokenizer", name);
+  const char* after = nullptr;
+  require(
+      document.current_location().get(after) != simdjson::SUCCESS, "{}: not valid JSON: text follows its end", name);
+}
+
+void read_model(ondemand::object model, const std::string& name, RawTokenizer& raw) {
+  // The vocabulary is read first, wherever it occurs, as merges are resolved against it.
+  ondemand::value vocab;
+  require(model.find_field_unordered("vocab").get(vocab) == simdjson::SUCCESS, "{}: model.vocab: is missing", name);
+  read_vocabulary(vocab, name + ": model.vocab", raw);
+  model.reset();
+  for (ondemand::field part : model) {
+    const std::string key(std::string_view(part.unescaped_key()));
+    if (key == "merges") {
+      read_merges(part.value(), name + ": model.merges", raw);
+    } else if (key != "vocab") {
+      raw.model[key] = to_json(part.value(), name);
+    }
+  }
+}
+
 RawTokenizer read_raw(const std::filesystem::path& file) {
   const std::string name = file.string();
   std::string text = read_whole_file(file);
   text.reserve(text.size() + simdjson::SIMDJSON_PADDING);
   RawTokenizer raw;
-  raw.top = json::object();
-  raw.model = json::object();
   try {
     ondemand::parser parser;
     ondemand::document document = parser.iterate(text.data(), text.size(), text.size() + simdjson::SIMDJSON_PADDING);
-    bool has_vocab = false;
-    for (ondemand::field field : document.get_object()) {
-      const std::string key(std::string_view(field.unescaped_key()));
-      if (key != "model") {
-        raw.top[key] = to_json(field.value(), name);
-        continue;
-      }
-      ondemand::object model = field.value().get_object();
-      // The vocabulary is read first, wherever it occurs, as merges are resolved against it.
-      ondemand::value vocab;
-      has_vocab = model.find_field_unordered("vocab").get(vocab) == simdjson::SUCCESS;
-      require(has_vocab, "{}: model.vocab: is missing", name);
-      read_vocabulary(vocab, name + ": model.vocab", raw);
-      model.reset();
-      for (ondemand::field part : model) {
-        const std::string part_key(std::string_view(part.unescaped_key()));
-        if (part_key == "merges") {
-          read_merges(part.value(), name + ": model.merges", raw);
-        } else if (part_key != "vocab") {
-          raw.model[part_key] = to_json(part.value(), name);
-        }
-      }
-    }
-    require(has_vocab, "{}: model: is missing; expected the tokenizer.json of a BPE tokenizer", name);
-    const char* after = nullptr;
-    require(
-        document.current_location().get(after) != simdjson::SUCCESS, "{}: not valid JSON: text follows its end", name);
+    read_top(document, name, raw);
+    // The decoder tells how the vocabulary spells its tokens.
+    raw.decoder = read_decoder(raw.top.value("decoder", json()), name + ": decoder");
+    raw.vocabulary = Vocabulary(raw.decoder->spelling());
+    document.rewind();
+    read_model(document.find_field_unordered("model").get_object(), name, raw);
   } catch (const simdjson::simdjson_error& error) {
     fail("{}: not valid JSON, or not in the layout of tokenizer.json: {}", name, error.what());
   } catch (const json::exception& error) {
@@ -163,41 +175,6 @@ BpeOptions read_options(const json& model, const std::string& where) {
   options.byte_fallback = json_or(model, "byte_fallback", false, where);
   options.ignore_merges = json_or(model, "ignore_merges", false, where);
   return options;
-}
-
-/// Returns whether a normalizer is NFC; any other one is refused.
-bool read_normalizer(const json& node, const std::string& where) {
-  if (node.is_null()) {
-    return false;
-  }
-  const auto type = json_at<std::string>(node, "type", where);
-  if (type == "NFC") {
-    return true;
-  }
-  require(
-      type == "Sequence",
-      "{}.type: expected NFC, a Sequence of it, or null, found \"{}\", which is not supported",
-      where,
-      type);
-  const auto parts = json_at<json>(node, "normalizers", where);
-  require(parts.is_array(), "{}.normalizers: expected a list, found {}", where, parts.type_name());
-  bool nfc = false;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    nfc |= read_normalizer(parts[i], fmt::format("{}.normalizers[{}]", where, i));
-  }
-  return nfc;
-}
-
-void check_decoder(const json& node, const std::string& where) {
-  require(!node.is_null(), "{}: is missing; expected ByteLevel", where);
-  const auto type = json_at<std::string>(node, "type", where);
-  if (type == "Sequence") {
-    const auto parts = json_at<json>(node, "decoders", where);
-    require(parts.is_array() && parts.size() == 1, "{}.decoders: expected only ByteLevel", where);
-    check_decoder(parts[0], where + ".decoders[0]");
-    return;
-  }
-  require(type == "ByteLevel", "{}.type: expected ByteLevel, found \"{}\", which is not supported", where, type);
 }
 
 AddedToken read_added(const json& node, int64_t id, const std::string& where) {
@@ -260,6 +237,36 @@ std::optional<int32_t> read_named_token(
   return id;
 }
 
+/// Returns whether every character has some token, if only those of its bytes.
+bool drops_nothing(const Vocabulary& vocabulary, const BpeOptions& options) {
+  bool has_bytes = options.byte_fallback;
+  for (unsigned byte = 0; byte < 256 && has_bytes; ++byte) {
+    has_bytes = vocabulary.id_of_spelling(fmt::format("<0x{:02X}>", byte)) >= 0;
+  }
+  return has_bytes || options.unk_token;
+}
+
+/// Returns whether no merge joins `space` to a character before it, so that each word with the spaces before it can be
+/// encoded by itself.
+bool keeps_words_apart(const RawTokenizer& raw, const BpeOptions& options, const std::string& space) {
+  // A whole text may be a token that no merge makes. Unknown characters are fused if no known one is between them; if
+  // they are dropped, merges join the characters around them.
+  const bool is_character =
+      !space.empty() && decode_utf8(space.data(), space.data() + space.size()).size == space.size();
+  if (!is_character || options.ignore_merges || raw.vocabulary.find(space) < 0 ||
+      !drops_nothing(raw.vocabulary, options)) {
+    return false;
+  }
+  const std::vector<int32_t>& merged = raw.merges.all_merged();
+  return std::none_of(merged.begin(), merged.end(), [&](int32_t id) {
+    std::string_view token = raw.vocabulary.bytes_of(id);
+    while (token.starts_with(space)) {
+      token.remove_prefix(space.size());
+    }
+    return token.find(space) != std::string_view::npos;
+  });
+}
+
 }  // namespace
 
 TokenizerParts read_tokenizer(const std::filesystem::path& file, const std::optional<std::filesystem::path>& config) {
@@ -268,10 +275,13 @@ TokenizerParts read_tokenizer(const std::filesystem::path& file, const std::opti
   TokenizerParts parts;
   const auto version = json_or<std::string>(raw.top, "version", "1.0", name + ": ");
   require(version == "1.0", "{}: version: expected \"1.0\", found \"{}\"", name, version);
-  parts.nfc = read_normalizer(raw.top.value("normalizer", json()), name + ": normalizer");
-  parts.splitter = make_pre_tokenizer(raw.top.value("pre_tokenizer", json()), name + ": pre_tokenizer");
-  check_decoder(raw.top.value("decoder", json()), name + ": decoder");
+  parts.decoder = std::move(raw.decoder);
+  parts.normalizer = Normalizer::read(raw.top.value("normalizer", json()), name + ": normalizer");
+  parts.pre_tokenizer =
+      PreTokenizer::read(raw.top.value("pre_tokenizer", json()), parts.decoder->spelling(), name + ": pre_tokenizer");
   read_added_tokens(raw, name, parts.added);
+  parts.special =
+      read_post_processor(raw.top.value("post_processor", json()), raw.vocabulary, name + ": post_processor");
   if (config) {
     const std::string config_name = config->string();
     json node;
@@ -288,6 +298,9 @@ TokenizerParts read_tokenizer(const std::filesystem::path& file, const std::opti
     parts.pad_id = read_named_token(node, "pad_token", config_name, raw.vocabulary);
   }
   const BpeOptions options = read_options(raw.model, name + ": model");
+  if (const std::string space = parts.decoder->space(); keeps_words_apart(raw, options, space)) {
+    parts.pre_tokenizer.split_before(space);
+  }
   parts.bpe = std::make_unique<Bpe>(std::move(raw.vocabulary), std::move(raw.merges), options, name + ": model");
   return parts;
 }

@@ -131,7 +131,7 @@ struct LayerAccount {
 
 /// The costs of a model by its parts.
 struct ModelAccount {
-  Account embeddings;  ///< With the table and the projection of the inputs of layers, if there are any.
+  Account embeddings;  ///< With the table and the projection of the per-layer inputs, if there are any.
   std::vector<LayerAccount> layers;
   Account head;  ///< The final norm and the output matrix, of which a tied one counts in FLOPs only.
 

@@ -134,15 +134,23 @@ Node updated_config(const Node& given, const ModelFamily& family, const ModelArg
   return finished(result);
 }
 
-Node updated_generation_config(Node source, const std::vector<int64_t>& eos, std::optional<int64_t> pad) {
+std::vector<int64_t> eos_token_ids(const Node& config) {
   std::vector<int64_t> ids;
-  if (const Node* own = source.find("eos_token_id"); own != nullptr && own->is_int()) {
-    ids.push_back(own->as_int());
-  } else if (own != nullptr && own->is_list()) {
-    for (const Node& id : own->items()) {
-      ids.push_back(id.as_int());
-    }
+  const Node* found = config.find("eos_token_id");
+  if (found == nullptr || found->is_null()) {
+    return ids;
   }
+  if (!found->is_list()) {
+    return {found->as_int()};
+  }
+  for (const Node& id : found->items()) {
+    ids.push_back(id.as_int());
+  }
+  return ids;
+}
+
+Node updated_generation_config(Node source, const std::vector<int64_t>& eos, std::optional<int64_t> pad) {
+  std::vector<int64_t> ids = eos_token_ids(source);
   const size_t before = ids.size();
   for (const int64_t id : eos) {
     if (std::find(ids.begin(), ids.end(), id) == ids.end()) {

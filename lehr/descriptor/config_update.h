@@ -36,6 +36,9 @@ Node plain_config(Node config);
 /// `args` writes.
 Node updated_config(const Node& source, const ModelFamily& family, const ModelArgs& args, const std::string& dtype);
 
+/// Returns eos_token_id of a config.json or generation_config.json: a number, a list, or none.
+std::vector<int64_t> eos_token_ids(const Node& config);
+
 /// Returns `source`, a generation_config.json, with these stop tokens added to its own, and with the padding token.
 Node updated_generation_config(Node source, const std::vector<int64_t>& eos, std::optional<int64_t> pad);
 

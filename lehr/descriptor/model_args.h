@@ -120,6 +120,8 @@ class ModelArgs {
   /// Sets the special token ids of the exported config.json.
   virtual void set_special_tokens(
       std::optional<int64_t> bos, std::optional<int64_t> eos, std::optional<int64_t> pad) = 0;
+  /// Sets the padding token of the exported config.json.
+  virtual void set_pad_token(int64_t pad) = 0;
   /// Changes the shape. Call check() after all changes.
   virtual void apply(const ModelOverrides& overrides) = 0;
   /// Throws a usage error that names the field, prefixed with `where`, for an inconsistent shape.

@@ -1,4 +1,4 @@
-// Models of texts and images, of which Lehr has the text model: their config.json, and the names of their tensors.
+// Multimodal models, of which Lehr reads the text model: their config.json, and the names of their tensors.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The accelerator memory of this process, and the most memory that it took.
+// The accelerator memory of this process, now and at its peak.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,6 @@
 #include "lehr/model/cross_layer_inputs.h"
 
 #include <algorithm>
-#include <tuple>
 
 #include "lehr/base/error.h"
 #include "lehr/descriptor/block_account.h"
@@ -97,16 +96,25 @@ CrossLayerInputs::CrossLayerInputs(
   }
 }
 
+size_t CrossLayerInputs::kind(int64_t index) const {
+  return shape_.pattern.slides(index) ? 1 : 0;
+}
+
 const nn::KeysAndValues& CrossLayerInputs::read(int64_t index, nn::KeyValueCache* cache) {
-  const size_t kind = shape_.pattern.slides(index) ? 1 : 0;
-  nn::KeysAndValues& shared = shared_[kind];
+  nn::KeysAndValues& shared = shared_[kind(index)];
   require(shared.keys.defined(), "layer {}: expected keys and values of an earlier layer or stage", index);
-  if (cache != nullptr && without_past_[kind]) {
-    std::tie(shared.keys, shared.values) = cache->append(shared.keys, shared.values, shape_.pattern.window(index));
-    shared.behind = cache->length() - shared.keys.size(1);
-    without_past_[kind] = false;
+  if (cache != nullptr && without_past_[kind(index)]) {
+    const auto [keys, values] = cache->append(shared.keys, shared.values, shape_.pattern.window(index));
+    store(index, keys, values, cache);
+    without_past_[kind(index)] = false;
   }
   return shared;
+}
+
+void CrossLayerInputs::store(
+    int64_t index, const at::Tensor& keys, const at::Tensor& values, const nn::KeyValueCache* cache) {
+  const int64_t behind = cache == nullptr ? 0 : cache->length() - keys.size(1);
+  shared_[kind(index)] = {.keys = keys, .values = values, .behind = behind};
 }
 
 pipeline::TensorDict CrossLayerInputs::sent(int64_t boundary) const {

@@ -76,6 +76,8 @@ class CrossLayerInputs {
   // The keys and values of a layer that reads. With a cache, another stage has sent those of the new tokens only, and
   // the first layer that reads them here keeps the others.
   const nn::KeysAndValues& read(int64_t index, nn::KeyValueCache* cache);
+  void store(int64_t index, const at::Tensor& keys, const at::Tensor& values, const nn::KeyValueCache* cache);
+  size_t kind(int64_t index) const;  // of shared_
 
   const CrossLayerShape& shape_;
   int64_t first_layer_;
@@ -98,43 +100,36 @@ at::Tensor CrossLayerInputs::run(
   const KeyValueRole role = shape_.role(index);
   const at::Tensor input =
       inputs_.defined() ? input_of_layer_.at(static_cast<size_t>(index - first_layer_)) : at::Tensor();
-  if (cache != nullptr) {  // in generation, without gradients
-    nn::KeysAndValues own = role == KeyValueRole::reads ? read(index, cache) : nn::KeysAndValues();
-    Layer current = layer;
-    nn::KeysAndValues* const shared = role == KeyValueRole::own ? nullptr : &own;
-    const at::Tensor output = current(hidden_states, position_embeddings, mask, cache, input, shared);
-    if (role == KeyValueRole::stores) {
-      shared_[shape_.pattern.slides(index) ? 1 : 0] = own;
-    }
-    return output;
-  }
   // Checkpoints save what a layer reads, and differentiate it.
   std::vector<at::Tensor> read_by_layer{hidden_states};
   if (input.defined()) {
     read_by_layer.push_back(input);
   }
+  int64_t behind = 0;
   if (role == KeyValueRole::reads) {
-    const nn::KeysAndValues& shared = read(index, nullptr);
+    const nn::KeysAndValues& shared = read(index, cache);
     read_by_layer.insert(read_by_layer.end(), {shared.keys, shared.values});
+    behind = shared.behind;
   }
   // Captured by value: with activation checkpointing, backward calls this after the frame has ended.
-  auto block = [current = layer, position_embeddings, mask, role, has_input = input.defined()](
+  auto block = [current = layer, position_embeddings, mask, cache, role, behind, has_input = input.defined()](
                    const std::vector<at::Tensor>& x) mutable {
     nn::KeysAndValues own;
     if (role == KeyValueRole::reads) {
-      own = {.keys = x.end()[-2], .values = x.end()[-1]};
+      own = {.keys = x.end()[-2], .values = x.end()[-1], .behind = behind};
     }
     nn::KeysAndValues* const shared = role == KeyValueRole::own ? nullptr : &own;
     std::vector<at::Tensor> made{
-        current(x[0], position_embeddings, mask, nullptr, has_input ? x[1] : at::Tensor(), shared)};
+        current(x[0], position_embeddings, mask, cache, has_input ? x[1] : at::Tensor(), shared)};
     if (role == KeyValueRole::stores) {
       made.insert(made.end(), {own.keys, own.values});
     }
     return made;
   };
-  const std::vector<at::Tensor> made = nn::run_layer(policy, index, block, read_by_layer);
+  const std::vector<at::Tensor> made =
+      cache == nullptr ? nn::run_layer(policy, index, block, read_by_layer) : block(read_by_layer);
   if (role == KeyValueRole::stores) {
-    shared_[shape_.pattern.slides(index) ? 1 : 0] = {.keys = made[1], .values = made[2]};
+    store(index, made[1], made[2], cache);
   }
   return made[0];
 }

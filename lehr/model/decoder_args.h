@@ -89,6 +89,7 @@ class DecoderArgs : public descriptor::ModelArgs {
     config_.eos_token_id = eos ? std::vector<int64_t>{*eos} : std::vector<int64_t>{};
     config_.pad_token_id = pad;
   }
+  void set_pad_token(int64_t pad) override { config_.pad_token_id = pad; }
   void apply(const descriptor::ModelOverrides& overrides) override {
     config_.apply(overrides);
     if constexpr (requires { Family::adjust(config_); }) {

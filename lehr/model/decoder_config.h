@@ -69,7 +69,7 @@ struct DecoderConfig {
   std::optional<FullAttentionHeads> full_attention = {};
   std::optional<double> final_logit_softcapping = {};  ///< Of the logits (ops/logit_softcap.h).
 
-  int64_t hidden_size_per_layer_input = 0;  ///< Width of the inputs of layers (model/per_layer_inputs.h); 0: none.
+  int64_t hidden_size_per_layer_input = 0;  ///< Width of the per-layer inputs (model/per_layer_inputs.h); 0: none.
   int64_t num_kv_shared_layers = 0;         ///< The last layers, which read keys and values of earlier ones.
   bool use_double_wide_mlp = false;         ///< Their feed-forward blocks have twice the intermediate_size.
 

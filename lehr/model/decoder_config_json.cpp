@@ -6,6 +6,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
 #include "lehr/config/node_list.h"
+#include "lehr/descriptor/config_update.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/decoder_blocks.h"
 #include "lehr/model/decoder_config.h"
@@ -39,6 +40,7 @@ void refuse_unsupported(const Node& config, OwnKeys own_keys) {
       require_supported(config, key, false);
     }
   }
+  require_supported(config, "is_causal", true);  // else transformers masks no keys
   const Node* types = contains(own_keys, "layer_types") ? nullptr : config.find("layer_types");
   for (size_t i = 0; types != nullptr && !types->is_null() && i < types->size(); ++i) {
     if (types->at(i).as_string() != "full_attention") {
@@ -161,15 +163,7 @@ DecoderConfig DecoderConfig::from_hf(const Node& config, std::span<const char* c
   }
   c.bos_token_id = optional_int(config, "bos_token_id");
   c.pad_token_id = optional_int(config, "pad_token_id");
-  if (const Node* eos = config.find("eos_token_id"); eos != nullptr && !eos->is_null()) {
-    if (eos->is_list()) {
-      for (size_t i = 0; i < eos->size(); ++i) {
-        c.eos_token_id.push_back(eos->at(i).as_int());
-      }
-    } else {
-      c.eos_token_id.push_back(eos->as_int());
-    }
-  }
+  c.eos_token_id = descriptor::eos_token_ids(config);
   if (config.find("num_experts_per_tok") != nullptr && !contains(own_keys, "num_experts_per_tok")) {
     c.moe = MoEConfig::from_hf(config);
   }

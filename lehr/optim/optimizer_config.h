@@ -1,4 +1,4 @@
-// The section `[optimizer]`: the optimizer, its hyperparameters, and groups of parameters with other ones.
+// The section `[optimizer]`: the optimizer, its hyperparameters, and groups of parameters that have their own.
 #pragma once
 
 #include <cstdint>

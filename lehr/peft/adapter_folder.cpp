@@ -8,6 +8,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/config/node_list.h"
+#include "lehr/descriptor/text_config.h"
 #include "lehr/peft/inject.h"
 #include "lehr/state/weights.h"
 
@@ -56,13 +57,29 @@ bool is_adapter_folder(const fs::path& folder) {
 }
 
 std::vector<StoredName> stored_names(const fs::path& adapter_folder, const descriptor::ModelArgs& args) {
-  auto names = stored_names(args.state_map(descriptor::ExpertLayout::per_expert));
   const state::WeightReader reader(adapter_folder, kAdapterStem);
-  const bool has_them = std::any_of(names.begin(), names.end(), [&](const StoredName& entry) {
-    return reader.has(kAdapterPrefix + module_of(entry.stored) + ".lora_A.weight") ||
-           reader.has(kAdapterPrefix + entry.stored);
-  });
-  return has_them ? names : stored_names(args);
+  const auto has_any = [&](const std::vector<StoredName>& names) {
+    return std::any_of(names.begin(), names.end(), [&](const StoredName& entry) {
+      return reader.has(kAdapterPrefix + module_of(entry.stored) + ".lora_A.weight") ||
+             reader.has(kAdapterPrefix + entry.stored);
+    });
+  };
+  const auto plain = stored_names(args);
+  // Of an adapter that was trained on the multimodal model, of which `args` is the text model.
+  auto whole = plain;
+  std::vector<StoredName> of_backbone;  // the head has the same name in both
+  const std::string modules = "model.";
+  for (StoredName& entry : whole) {
+    if (entry.stored.starts_with(modules)) {
+      entry.stored.insert(modules.size(), descriptor::kTextModelPrefix);
+      of_backbone.push_back(entry);
+    }
+  }
+  if (has_any(of_backbone)) {
+    return whole;
+  }
+  const auto of_checkpoint = stored_names(args.state_map(descriptor::ExpertLayout::per_expert));
+  return has_any(of_checkpoint) ? of_checkpoint : plain;
 }
 
 Node adapter_config(

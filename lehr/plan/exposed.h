@@ -1,4 +1,5 @@
-// Exposed communication: one rank goes through the program of its passes, with the links to itself.
+// Exposed communication: one rank goes through the program of its passes, as if no other rank
+// used its links.
 #pragma once
 
 #include <map>

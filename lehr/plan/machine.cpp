@@ -188,7 +188,8 @@ void link_fields(Machine& m, FieldVisitor& v) {
   v.optional(
       "expert_layer_overhead_us",
       m.expert_layer_overhead_us,
-      "The same of a layer with experts, in addition: the host reads their counts, and launches many small kernels.",
+      "Additional overhead per layer with experts, in microseconds: the host reads their token counts and launches many "
+      "small kernels.",
       at_least(0));
   v.optional(
       "communication_overlap",
@@ -297,7 +298,7 @@ Machine load_machine(const std::string& name_or_file, const Overrides& overrides
     sources.file = name_or_file;
   }
   const Node node = merge_sources(sources);
-  if (const Node* name = node.find("name"); sources.file && name != nullptr && name->is_string()) {
+  if (const Node* name = node.find("name"); name != nullptr && name->is_string()) {
     if (const auto found = preset(name->as_string()); found != presets().end()) {
       machine = *found;
     }

@@ -199,7 +199,7 @@ void StageRun::finish_step() {
   value_of(sharded_, "layout of the stage").finish_backward();
   if (copies_on_two_ranks_) {
     copies_->collect_gradients();
-    copies_->refresh();
+    copies_->refresh(/*only_trained=*/true);
   }
 }
 

@@ -1,4 +1,4 @@
-// Conversion of a model folder to another layout, dtype or split into files, without the model in memory.
+// Conversion of a model folder to another layout, dtype or file size, one tensor at a time.
 #pragma once
 
 #include <filesystem>

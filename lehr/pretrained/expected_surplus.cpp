@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <vector>
 
 #include "lehr/base/error.h"
 #include "lehr/base/open_file.h"
@@ -19,7 +20,7 @@ std::vector<std::string> mtp_prefixes(const Node& config) {
   const Node* type = config.find("model_type");
   const std::string type_name = type != nullptr && type->is_string() ? type->as_string() : "";
   std::vector<std::string> prefixes;
-  if (type_name == "qwen3_next" || type_name.starts_with("qwen3_5")) {
+  if (type_name == "qwen3_next" || type_name == "nemotron_h" || type_name.starts_with("qwen3_5")) {
     prefixes.emplace_back("mtp.");
   }
   const Node* own = config.find("num_hidden_layers");
@@ -66,26 +67,35 @@ std::vector<std::string> unused_key_value_prefixes(const Node& config) {
   return prefixes;
 }
 
-std::vector<std::string> parts_to_leave_out(const std::filesystem::path& folder) {
+state::NameSet parts_to_leave_out(const std::filesystem::path& folder) {
   const std::filesystem::path file = path_beneath(folder, "config.json");
   const Node config = std::filesystem::is_regular_file(file) ? parse_json_file(file) : Node();
   if (!config.is_table()) {
     return {};
   }
-  std::vector<std::string> prefixes = mtp_prefixes(config);
-  for (const auto& others : {descriptor::image_encoder_prefixes(config), unused_key_value_prefixes(config)}) {
-    prefixes.insert(prefixes.end(), others.begin(), others.end());
+  state::NameSet parts;
+  for (const auto& prefixes :
+       {mtp_prefixes(config), descriptor::image_encoder_prefixes(config), unused_key_value_prefixes(config)}) {
+    parts.insert(prefixes.begin(), prefixes.end());
   }
-  return prefixes;
+  return parts;
 }
 }  // namespace
 
 ExpectedSurplus::ExpectedSurplus(const state::WeightReader& reader, const state::NameSet& wanted)
     : reader_(reader), wanted_(wanted), parts_(parts_to_leave_out(reader.path())) {}
 
+bool ExpectedSurplus::is_of_part(const std::string& name) const {
+  for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
+    if (parts_.contains(name.substr(0, dot + 1))) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool ExpectedSurplus::contains(const std::string& name) const {
-  const auto is_of = [&](const std::string& part) { return name.starts_with(part); };
-  if (name.ends_with("rotary_emb.inv_freq") || std::any_of(parts_.begin(), parts_.end(), is_of)) {
+  if (name.ends_with("rotary_emb.inv_freq") || is_of_part(name)) {
     return true;
   }
   const std::string head = "lm_head.weight", own = "model.";

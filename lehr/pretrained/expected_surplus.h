@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "lehr/state/state_map.h"
 
@@ -25,9 +24,11 @@ class ExpectedSurplus {
   bool contains(const std::string& name) const;
 
  private:
+  bool is_of_part(const std::string& name) const;
+
   const state::WeightReader& reader_;
   const state::NameSet& wanted_;
-  std::vector<std::string> parts_;  // beginnings of names
+  state::NameSet parts_;  // names of modules, with a dot at the end
 };
 
 }  // namespace lehr::pretrained

@@ -4,6 +4,8 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/open_file.h"
+#include "lehr/config/json.h"
+#include "lehr/descriptor/config_update.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/pretrained/declared_shape.h"
 #include "lehr/pretrained/weights.h"
@@ -66,6 +68,20 @@ ModelFolder ModelFolder::open(const fs::path& path, const descriptor::ModelFamil
 
 const fs::path& ModelFolder::tokenizer_folder() const {
   return fs::exists(path / "tokenizer.json") ? path : base;
+}
+
+std::vector<int64_t> ModelFolder::stop_ids() const {
+  std::vector<int64_t> ids = args->eos_token_ids();
+  const fs::path file = path_beneath(base, "generation_config.json");
+  if (fs::exists(file)) {
+    const Node config = parse_json_file(file);
+    for (const int64_t id : config.is_table() ? descriptor::eos_token_ids(config) : std::vector<int64_t>{}) {
+      if (std::find(ids.begin(), ids.end(), id) == ids.end()) {
+        ids.push_back(id);
+      }
+    }
+  }
+  return ids;
 }
 
 ModelFolder::Built ModelFolder::build() const {

@@ -22,6 +22,8 @@ struct ModelFolder {
   bool has_adapters() const { return base != path; }
   /// The folder that has tokenizer.json: `path`, else `base`.
   const std::filesystem::path& tokenizer_folder() const;
+  /// Returns the tokens that end a generated text: those of config.json and of generation_config.json.
+  std::vector<int64_t> stop_ids() const;
 
   /// Opens `path`, a Hugging Face model folder or an adapter folder (Lehr's or Hugging Face PEFT's). The shape of
   /// adapters is that of their model_config.json, else the base's (as a classifier if they contain a head). `base`, if

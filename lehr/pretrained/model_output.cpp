@@ -9,6 +9,7 @@
 #include "lehr/config/json.h"
 #include "lehr/descriptor/config_update.h"
 #include "lehr/descriptor/text_config.h"
+#include "lehr/pretrained/save_model.h"
 #include "lehr/pretrained/subblocks.h"
 #include "lehr/state/output_file.h"
 
@@ -16,20 +17,6 @@ namespace lehr::pretrained {
 
 namespace {
 namespace fs = std::filesystem;
-
-// Name prefixes of the files of a model folder other than weights.
-constexpr std::array<std::string_view, 11> kCompanions = {
-    "LICENSE",
-    "README",
-    "added_tokens.json",
-    "chat_template.",
-    "generation_config.json",
-    "merges.txt",
-    "preprocessor_config.json",
-    "special_tokens_map.json",
-    "tokenizer.",
-    "tokenizer_config.json",
-    "vocab.json"};
 
 // The keys that block configs replace; transformers 5 has another name for one of them.
 constexpr const char* kNumExperts = "num_experts";
@@ -44,20 +31,6 @@ constexpr std::array kSizes = {
     "moe_intermediate_size",
     "shared_expert_intermediate_size",
     "moe_shared_expert_intermediate_size"};
-
-std::vector<std::string> companions_of(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    const bool known = std::any_of(
-        kCompanions.begin(), kCompanions.end(), [&](std::string_view prefix) { return name.starts_with(prefix); });
-    if (known && entry.is_regular_file()) {
-      names.push_back(name);
-    }
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 fs::path without_slash(const fs::path& folder) {
   const fs::path path = fs::absolute(folder).lexically_normal();

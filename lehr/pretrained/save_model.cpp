@@ -1,5 +1,9 @@
 #include "lehr/pretrained/save_model.h"
 
+#include <algorithm>
+#include <array>
+#include <set>
+
 #include "lehr/base/error.h"
 #include "lehr/base/open_file.h"
 #include "lehr/config/json.h"
@@ -11,6 +15,22 @@
 namespace lehr::pretrained {
 
 namespace fs = std::filesystem;
+
+namespace {
+// Name prefixes of the files of a model folder other than weights.
+constexpr std::array<std::string_view, 11> kCompanions = {
+    "LICENSE",
+    "README",
+    "added_tokens.json",
+    "chat_template.",
+    "generation_config.json",
+    "merges.txt",
+    "preprocessor_config.json",
+    "special_tokens_map.json",
+    "tokenizer.",
+    "tokenizer_config.json",
+    "vocab.json"};
+}  // namespace
 
 void save_model(const nn::Model& model, const descriptor::ModelArgs& args, const SaveOptions& options) {
   fs::path output = fs::absolute(options.output).lexically_normal();
@@ -37,21 +57,28 @@ void save_model(const nn::Model& model, const descriptor::ModelArgs& args, const
   fs::remove(aside);
 }
 
+std::vector<std::string> companions_of(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool known = std::any_of(
+        kCompanions.begin(), kCompanions.end(), [&](std::string_view prefix) { return name.starts_with(prefix); });
+    if (known && entry.is_regular_file()) {
+      names.push_back(name);
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 std::vector<std::pair<std::string, fs::path>> files_beside(const ModelFolder& folder) {
   std::vector<std::pair<std::string, fs::path>> files;
-  for (const char* name :
-       {"generation_config.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-        "added_tokens.json",
-        "chat_template.jinja",
-        "vocab.json",
-        "merges.txt"}) {
-    for (const fs::path& where : {folder.path, folder.base}) {
-      if (fs::is_regular_file(where / name)) {
+  std::set<std::string> known;
+  for (const fs::path& where : {folder.path, folder.base}) {
+    for (const std::string& name : companions_of(where)) {
+      const bool is_of_adapters = name.starts_with("README") && where != folder.base;  // written by PEFT
+      if (!is_of_adapters && known.insert(name).second) {
         files.emplace_back(name, path_beneath(where, name));
-        break;
       }
     }
   }

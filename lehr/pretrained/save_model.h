@@ -27,8 +27,12 @@ struct SaveOptions {
 /// after all of it is on disk. Throws a usage error if it exists, and runtime errors of the disk.
 void save_model(const nn::Model& model, const descriptor::ModelArgs& args, const SaveOptions& options);
 
-/// The other files of a model folder that tools read: those of the tokenizer and of generation. Files beside adapters
-/// come before those of their base, because the run of the adapters may have changed the tokenizer.
+/// Returns the names of the files of a model folder that tools read besides weights and config.json: those of the
+/// tokenizer and of generation, README and LICENSE.
+std::vector<std::string> companions_of(const std::filesystem::path& folder);
+
+/// The companions of a model. Files beside adapters come before those of their base, because the run of the adapters
+/// may have changed the tokenizer.
 std::vector<std::pair<std::string, std::filesystem::path>> files_beside(const ModelFolder& folder);
 
 }  // namespace lehr::pretrained

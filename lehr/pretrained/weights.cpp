@@ -44,6 +44,10 @@ state::StateMap checkpoint_map(const descriptor::ModelArgs& args, const state::W
   }
   const bool is_bare = args.head() == descriptor::Head::embedding;
   const std::string embeddings = map.inputs().front().name;
+  // A backbone alone, as models of embeddings are published: its names lack the prefix.
+  if (!is_bare && embeddings.starts_with(own) && !reader.has(embeddings) && reader.has(embeddings.substr(own.size()))) {
+    prefix = "";
+  }
   if (is_bare ? !reader.has(prefix + embeddings) || reader.has(embeddings) : prefix == own) {
     return map;
   }

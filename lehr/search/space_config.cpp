@@ -26,7 +26,7 @@ void SpaceConfig::fields(FieldVisitor& v) {
   v.optional(
       "experts_per_token",
       experts_per_token,
-      "Numbers of experts per token to try, which saves FLOPs and no memory; unset: only a layer's own.",
+      "Numbers of experts per token to try; smaller ones save FLOPs, but no memory. Unset: only a layer's own.",
       positive());
   v.optional(
       "shared_expert_widths",

@@ -1,4 +1,4 @@
-// The part of some work that one of several ranks does.
+// The part of a search's work that one of several ranks does.
 #pragma once
 
 #include <cstdint>

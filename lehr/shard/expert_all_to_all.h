@@ -1,5 +1,5 @@
-// The all-to-alls by which tokens travel to their experts and back, in parts: the transfer of one part overlaps with
-// computation on another.
+// The all-to-alls that send tokens to the ranks of their experts and back, in parts: the transfer of one part overlaps
+// with computation on another.
 #pragma once
 
 #include <vector>

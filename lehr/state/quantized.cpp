@@ -105,11 +105,12 @@ QuantizedTensor float8_blocks(const std::string& scales, const FileOf& file_of) 
       scales);
   const auto blocks = [](int64_t size) { return size / kFloat8Block + (size % kFloat8Block != 0 ? 1 : 0); };
   const std::vector<int64_t> wanted{blocks(values.shape[0]), blocks(values.shape[1])};
+  const bool is_scale = found.dtype == DType::kF32 || found.dtype == DType::kBF16 || found.dtype == DType::kF16;
   expect(
-      found.dtype == DType::kF32 && found.shape == wanted,
+      is_scale && found.shape == wanted,
       scale_file,
       found,
-      "F32 [{}], one scale per block of {} x {} elements of {}",
+      "F32, BF16 or F16 [{}], one scale per block of {} x {} elements of {}",
       fmt::join(wanted, ", "),
       kFloat8Block,
       kFloat8Block,
@@ -182,6 +183,7 @@ at::Tensor read_float8(const QuantizedTensor& tensor, const Box& box, at::Scalar
   for (int64_t row = rows.begin; row < rows.end && columns.size() > 0;) {
     const int64_t block = row / kFloat8Block, end = std::min((block + 1) * kFloat8Block, rows.end);
     const at::Tensor scales = scale_file.rows(tensor.scales, block, block + 1)
+                                  .to(at::kFloat)
                                   .narrow(1, blocks.begin, blocks.size())
                                   .repeat_interleave(kFloat8Block, /*dim=*/1)
                                   .narrow(1, columns.begin - blocks.begin * kFloat8Block, columns.size());  // (1, c)

@@ -125,6 +125,10 @@ void open_data(Run& run) {
   require(
       !run.config.validation.enable || run.data.validation,
       "validation.enable: there is no held-out data; set data.validation_fraction or data.validation_path");
+  // Every rank opens the files by itself, perhaps on another machine.
+  run.ranks.require_same(
+      "[data]: the files or the tokenizer differ between ranks",
+      fmt::format("{:016x}, with {} held-out sequences", run.data.fingerprint, run.data.num_validation_rows));
   run.state = new_run_state(run.config, run.data.fingerprint);
 }
 

@@ -42,13 +42,17 @@ void choose_head(const TrainConfig& config, descriptor::ModelArgs& args) {
 
 // A new model uses the tokenizer's special tokens; a model folder has its own.
 void choose_special_tokens(const TrainConfig& config, const data::Tokenizer& tokenizer, descriptor::ModelArgs& args) {
+  // transformers finds the last token of a classifier's sequence by the padding id
+  const bool needs_pad = reads_whole_texts(config.training.task);
   if (!config.model.hf_assets_path.empty()) {
+    if (needs_pad && !args.pad_token_id()) {
+      args.set_pad_token(tokenizer.padding_id());
+    }
     return;
   }
   auto pad = tokenizer.pad_id();
-  if (reads_whole_texts(config.training.task) && !pad) {
-    // the padding id of sequences; transformers finds the last token of a classifier's sequence by it
-    pad = tokenizer.eos_id().value_or(0);
+  if (needs_pad && !pad) {
+    pad = tokenizer.padding_id();
   }
   args.set_special_tokens(tokenizer.bos_id(), tokenizer.eos_id(), pad);
 }

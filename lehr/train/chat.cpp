@@ -36,7 +36,11 @@ Prompt make_prompt(
   const auto ids =
       chat_template ? data::ConversationEncoder(chat_template, tokenizer).prompt(text) : tokenizer.encode(text);
   Prompt prompt;
-  prompt.ids.assign(ids.begin(), ids.end());
+  if (!chat_template) {  // templates have the special tokens that they need
+    const auto before = tokenizer.special_tokens().before;
+    prompt.ids.assign(before.begin(), before.end());
+  }
+  prompt.ids.insert(prompt.ids.end(), ids.begin(), ids.end());
   prompt.stop_ids = chat_template ? stop_ids_of(tokenizer, chat_template, std::move(eos_ids)) : std::move(eos_ids);
   return prompt;
 }

@@ -42,7 +42,7 @@ void CheckpointConfig::fields(FieldVisitor& v) {
       "local_interval",
       local_interval,
       "Steps between local checkpoints, of which only the newest is kept: a run whose processes died resumes from it, "
-      "and so repeats fewer steps. On several machines each also keeps copies of another one's. 0: none.",
+      "and so repeats fewer steps. With several machines, each also keeps a copy of another machine's part. 0: none.",
       at_least(0));
   v.optional(
       "local_folder",

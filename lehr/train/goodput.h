@@ -8,7 +8,7 @@
 
 namespace lehr::train {
 
-/// Adds up the seconds of a start of a run.
+/// Adds up the seconds of an invocation.
 class Goodput {
  public:
   /// The seconds until the first step.

@@ -84,11 +84,11 @@ void StageCopies::clear_gradients() const {
   }
 }
 
-void StageCopies::refresh() const {
+void StageCopies::refresh(bool only_trained) const {
   const at::NoGradGuard no_grad;
   for (const auto& [rank, copy_rank, parameter, copy] : pairs_) {
     const nn::ParameterPtr& any = parameter ? parameter : copy;
-    if (!any || any->value().numel() == 0) {
+    if (!any || any->value().numel() == 0 || (only_trained && !any->trainable())) {
       continue;
     }
     if (parameter && copy) {

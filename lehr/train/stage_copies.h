@@ -27,8 +27,8 @@ class StageCopies {
   /// Adds the copies' gradients to those of their originals.
   void collect_gradients() const;
   void clear_gradients() const;
-  /// Sets the copies to the values of their originals.
-  void refresh() const;
+  /// Sets the copies to the values of their originals; with `only_trained` those that a step may have changed.
+  void refresh(bool only_trained) const;
 
  private:
   struct Pair {

@@ -73,10 +73,10 @@ void TrainStep::clear_gradients() {
   }
 }
 
-void TrainStep::refresh() {
+void TrainStep::refresh(bool only_trained) {
   precision_.refresh();
   if (options_.pipeline != nullptr) {
-    options_.pipeline->copies().refresh();
+    options_.pipeline->copies().refresh(only_trained);
   }
   each_sharded([](shard::FullySharded& sharded) { sharded.reset(); });
 }
@@ -380,7 +380,7 @@ LaunchedStep TrainStep::update(StepGradients gradients, double lr_factor, bool d
     }
     update_parameters(gradients.parameters_, options);
     nn::update_expert_bias(model_, tokens_per_expert, options_.load_balance_coeff);
-    refresh();
+    refresh(/*only_trained=*/true);
   }
   gradients.clear_.get_deleter().finished = true;
   return std::move(launched);

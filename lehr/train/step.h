@@ -139,8 +139,9 @@ class TrainStep {
   /// gradients change. Not with CUDA graphs. All ranks must call it.
   MicrobatchBits bits_of_microbatch(const Batch& batch, int64_t first_row, int64_t step);
 
-  /// Makes forward use the current weights; call it after weights were changed from outside (a load).
-  void refresh();
+  /// Makes forward use the current weights; call it after weights were changed from outside (a load). With
+  /// `only_trained` frozen ones are as before.
+  void refresh(bool only_trained = false);
 
  private:
   friend struct StepGradients::Clear;

@@ -6,6 +6,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
 #include "lehr/base/value_of.h"
+#include "lehr/data/decode_after.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/metric/device_memory.h"
 #include "lehr/train/best_checkpoint.h"
@@ -341,7 +342,10 @@ void Trainer::write_sample() {
   const std::vector<int32_t> narrow(ids.begin(), ids.end());
   const bool chat = run.config.training.task == TaskKind::sft;
   if (run.log) {
-    run.log->sample(value_of(sample.prompt, "sample.prompt") + (chat ? "\n\n" : ""), run.tokenizer->decode(narrow));
+    const std::vector<int32_t> before(chat ? prompt.ids.end() : prompt.ids.begin(), prompt.ids.end());
+    run.log->sample(
+        value_of(sample.prompt, "sample.prompt") + (chat ? "\n\n" : ""),
+        data::decode_after(*run.tokenizer, before, narrow, /*skip_special=*/false));
   }
 }
 

@@ -29,7 +29,7 @@ class Tokenizer:
         return tokenizer
 
     def encode(self, text: str) -> list[int]:
-        """The ids of `text`, without ids for begin and end of text."""
+        """The ids of `text`, without special_tokens."""
         if re.search("[\ud800-\udfff]", expect("text", text, str, "a str")):
             raise ValueError("text: has a lone surrogate, which has no bytes; read the file with errors=\"replace\"")
         return call(self._core.encode, text)
@@ -37,6 +37,11 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], skip_special: bool = False) -> str:
         """The text of `ids`; with `skip_special`, without special tokens."""
         return call(self._core.decode, [expect_integer("ids", id) for id in ids], bool(skip_special))
+
+    @property
+    def special_tokens(self) -> tuple[list[int], list[int]]:
+        """The ids that belong before and after a text outside of a chat template, such as a BOS."""
+        return self._core.special_tokens()
 
     @property
     def vocab_size(self) -> int:
@@ -126,7 +131,7 @@ class Model:
             model.generate([1, 2, 3], max_new_tokens=8, temperature=0)   # [5, 9, ...]
         """
         if isinstance(prompt, str):
-            ids = self.tokenizer.encode(prompt)
+            ids = self.tokenizer.special_tokens[0] + self.tokenizer.encode(prompt)
         else:
             ids = [expect_integer("prompt", id) for id in expect("prompt", prompt, Iterable, "a text, or ids")]
         if stop_ids is not None:

@@ -41,6 +41,7 @@ TORCH_LIBRARY_FRAGMENT(lehr, library) {
   library.class_<Tokenizer>("Tokenizer")
       .def(torch::init<std::string>())
       .def("encode", &Tokenizer::encode)
+      .def("special_tokens", &Tokenizer::special_tokens)
       .def("decode", &Tokenizer::decode)
       .def("vocab_size", &Tokenizer::vocab_size);
   library.class_<Model>("Model")

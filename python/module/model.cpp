@@ -75,6 +75,11 @@ std::vector<int64_t> Tokenizer::encode(const std::string& text) const {
   return {ids.begin(), ids.end()};
 }
 
+std::tuple<std::vector<int64_t>, std::vector<int64_t>> Tokenizer::special_tokens() const {
+  const data::SpecialTokens special = tokenizer_->special_tokens();
+  return {{special.before.begin(), special.before.end()}, {special.after.begin(), special.after.end()}};
+}
+
 std::string Tokenizer::decode(const std::vector<int64_t>& ids, bool skip_special) const {
   for (const int64_t id : ids) {
     require(
@@ -93,6 +98,7 @@ c10::intrusive_ptr<Model> Model::load(const std::string& folder, const std::stri
       .model = opened->load(train::choose_device(device), dtype),
       .args = {opened, opened->args.get()},
       .has_adapters = opened->has_adapters(),
+      .stop_ids = opened->stop_ids(),
       .files = {.output = {}, .dtype = dtype, .copies = pretrained::files_beside(*opened)}};
   return c10::make_intrusive<Model>(std::move(parts));
 }
@@ -156,7 +162,7 @@ std::vector<int64_t> Model::generate(
        .top_k = top_k,
        .top_p = top_p,
        .seed = static_cast<uint64_t>(seed),
-       .stop_ids = stop_ids.value_or(parts_.args->eos_token_ids()),
+       .stop_ids = stop_ids.value_or(parts_.stop_ids.empty() ? parts_.args->eos_token_ids() : parts_.stop_ids),
        .max_positions = parts_.args->max_position_ids()},
       [&](int64_t token) {
         if (callback) {

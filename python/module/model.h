@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "lehr/base/torch.h"
@@ -21,6 +22,8 @@ class Tokenizer : public torch::CustomClassHolder {
   explicit Tokenizer(const std::string& what) : tokenizer_(data::load_tokenizer(what)) {}
   explicit Tokenizer(std::shared_ptr<const data::Tokenizer> tokenizer) : tokenizer_(std::move(tokenizer)) {}
   std::vector<int64_t> encode(const std::string& text) const;
+  /// Returns the ids before and after a text (data::SpecialTokens).
+  std::tuple<std::vector<int64_t>, std::vector<int64_t>> special_tokens() const;
   std::string decode(const std::vector<int64_t>& ids, bool skip_special) const;
   int64_t vocab_size() const { return tokenizer_->vocab_size(); }
 
@@ -35,6 +38,7 @@ class Model : public torch::CustomClassHolder {
     std::shared_ptr<nn::Model> model;
     std::shared_ptr<const descriptor::ModelArgs> args;
     bool has_adapters = false;
+    std::vector<int64_t> stop_ids = {};  ///< Tokens that end a generated text.
     pretrained::SaveOptions files = {};  ///< The files to write beside the weights; the rest is set by save().
   };
   explicit Model(Parts parts) : parts_(std::move(parts)) {}

@@ -58,7 +58,7 @@ class Composition(unittest.TestCase):
     def test_random_runs_count_too(self):
         page, problems = self.page(RUNS[1:], RUNS[:1])
         self.assertEqual(problems, [])
-        self.assertIn("Of 1 random draws", page)
+        self.assertIn("Of 1 random runs", page)
 
     def test_a_refusal_for_a_size_is_no_evidence(self):
         sizes = [run(1, "tp", "ep", "moe", result="refused", error="p.tp: sizes")]

@@ -235,7 +235,7 @@ TEST(ChatCorpus, NamesFileAndLineOfInvalidConversations) {
       {R"({"conversations": [{"from": "human"}, {"from": "gpt", "value": "b"}]})",
        "a.jsonl:2: messages[0]: has neither \"content\" nor \"tool_calls\""},
       {R"({"system": "s", "conversations": [{"from": "system", "value": "a"}, {"from": "gpt", "value": "b"}]})",
-       "a.jsonl:2: system: there is a system message both here and in messages[0]"},
+       "a.jsonl:2: system: there is another system message in messages[0]"},
       {"\xFF\n", "a.jsonl:2: not valid UTF-8"},
       {R"({"messages": [{"role": "system", "content": "s"}, {"role": "assistant", "content": "a"}]})",
        "a.jsonl:2: t.jinja:1: the template refuses this: no system message here"}};

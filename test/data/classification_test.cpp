@@ -37,6 +37,20 @@ TEST(Classification, ReadsLinesAndJson) {
   EXPECT_EQ(lines->num_labels(), 2);
 }
 
+TEST(Classification, SpecialTokensAreAroundEachTextAlsoIfItIsCut) {
+  const TemporaryFolder folder;
+  const auto path = write_file(
+      folder / "a.txt",
+      "\xEF\xBB\xBF"
+      "1 good\n0 b\n");
+  const ClassificationDataset dataset(path, SurroundedBytes(), {.max_length = 5});
+  EXPECT_THAT(dataset.example(0).ids, testing::ElementsAre(1, 'g', 'o', 2, 256));
+  EXPECT_THAT(dataset.example(1).ids, testing::ElementsAre(1, 'b', 2, 256));
+  EXPECT_THAT(
+      usage_error_of([&] { ClassificationDataset(path, SurroundedBytes(), {.max_length = 3}); }),
+      HasSubstr("a.txt:1: max_length: expected more than the 3 special tokens around a text, found 3"));
+}
+
 TEST(Classification, HalfASurrogatePairIsReplaced) {
   const TemporaryFolder folder;
   const auto json = open(write_file(folder / "a.jsonl", "{\"text\": \"a\\ud83d\", \"label\": 0}\n"));

@@ -50,6 +50,19 @@ TEST(Conversation, AnswersAreTheAssistantsTextAndTheTokenThatEndsTheTurn) {
           "<think>\n\n</think>\n\nNo.<|im_end|>"));
 }
 
+// The template of GPT-OSS is one of those that refuse a tool's answer without the call before it.
+TEST(Conversation, AnswersMayBeCallsWithoutWhichTheTemplateRefusesTheRest) {
+  const auto encoder = encoder_of(
+      "{%- for m in messages -%}"
+      "{%- if m.role == 'tool' and not messages[loop.index0 - 1].tool_calls -%}"
+      "{{ raise_exception('no call before it') }}{%- endif -%}"
+      "<|im_start|>{{ m.role }}\n{{ m.content }}"
+      "{%- if m.tool_calls -%}{{ m.tool_calls[0].function.name }}{%- endif -%}<|im_end|>\n"
+      "{% endfor -%}"
+      "{%- if add_generation_prompt -%}<|im_start|>assistant\n{% endif -%}");
+  EXPECT_THAT(answers(encoder, kTools), ElementsAre("look<|im_end|>", "No.<|im_end|>"));
+}
+
 TEST(Conversation, ReadsTemplateVariablesFromItsObject) {
   EXPECT_THAT(
       answers(

@@ -1,9 +1,14 @@
 // From the config to sequences: kinds, cache, validation, and mistakes of users.
 #include "lehr/data/open_data.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <set>
 #include <thread>
 
@@ -124,6 +129,48 @@ TEST(OpenData, LargeTextIsTokenizedOnceAndAgainWhenItChanges) {
   write_file(path, text + "x");  // another text
   EXPECT_EQ(open().num_tokens(), static_cast<int64_t>(text.size()) + 2);
   EXPECT_EQ(cached().size(), 3U);
+}
+
+TEST(OpenData, WhatAKilledProcessLeftOfACacheFileIsRemoved) {
+  const TemporaryFolder folder;
+  const auto path = write_file(folder / "play.txt", std::string(size_t{5} << 20, 'a'));
+  const OpenDataOptions options{.seq_len = 64, .vocab_size = 257, .cache_folder = folder / "cache"};
+  const auto files = [&] {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "cache")) {
+      names.push_back(entry.path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  open_tokens({.path = path.string()}, BytesForTests(), options);
+  const auto whole = files();
+  ASSERT_EQ(whole.size(), 2U) << "the lock, and the tokens";
+  const std::string& tokens = whole.back();
+  std::filesystem::remove(folder / ("cache/" + tokens));
+  const auto old = [&](const std::string& name) {
+    const auto file = write_file(folder / ("cache/" + name), "half");
+    std::filesystem::last_write_time(file, std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
+  };
+  old(tokens + ".partial-abcdef");
+  old(tokens + ".boundaries.partial-ghijkl");
+  old("other.tokens.partial-abcdef");
+  write_file(folder / ("cache/" + tokens + ".partial-mnopqr"), "what another machine writes now");
+  open_tokens({.path = path.string()}, BytesForTests(), options);
+  EXPECT_THAT(
+      files(),
+      testing::UnorderedElementsAre(".lock", "other.tokens.partial-abcdef", tokens, tokens + ".partial-mnopqr"));
+}
+
+TEST(OpenData, ACompleteCacheFileIsReadWhileAnotherProcessTokenizes) {
+  const TemporaryFolder folder;
+  const auto path = write_file(folder / "play.txt", std::string(size_t{5} << 20, 'a'));
+  const OpenDataOptions options{.seq_len = 64, .vocab_size = 257, .cache_folder = folder / "cache"};
+  open_tokens({.path = path.string()}, BytesForTests(), options);
+  const int lock = ::open((folder / "cache/.lock").c_str(), O_RDWR);
+  ASSERT_EQ(::flock(lock, LOCK_EX), 0);
+  EXPECT_EQ(open_tokens({.path = path.string()}, BytesForTests(), options).num_tokens(), (5 << 20) + 1);
+  ::close(lock);
 }
 
 TEST(OpenData, RanksThatStartTogetherTokenizeOnce) {

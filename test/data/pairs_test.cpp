@@ -46,6 +46,13 @@ TEST(Pairs, ReadTheirTextsFromJsonLinesOfAnyKeysAndOrder) {
       (PairsExample{BytesForTests().encode("q"), BytesForTests().encode("p"), BytesForTests().encode("n")}));
 }
 
+TEST(Pairs, SpecialTokensAreAroundEachText) {
+  const TemporaryFolder folder;
+  const auto path = write_file(folder / "a.jsonl", R"({"anchor": "a", "positive": "bc"})");
+  const PairsDataset dataset(path, SurroundedBytes(), {.max_length = 8});
+  EXPECT_EQ(dataset.example(0), (PairsExample{{1, 'a', 2, 256}, {1, 'b', 'c', 2, 256}}));
+}
+
 TEST(Pairs, BadLinesAreNamedByFileAndLine) {
   const TemporaryFolder folder;
   const auto error_for = [&](const std::string& content, const std::string& negative_key = "") {

@@ -48,6 +48,12 @@ class BytesForTests : public Tokenizer {
   bool has_eos_;
 };
 
+/// Expects special tokens around a text: 1 before it, and 2 and the eos after it.
+class SurroundedBytes : public BytesForTests {
+ public:
+  SpecialTokens special_tokens() const override { return {.before = {1}, .after = {2, 256}}; }
+};
+
 class TemporaryFolder {
  public:
   TemporaryFolder() {

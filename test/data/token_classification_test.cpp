@@ -47,9 +47,21 @@ TEST(TokenClassification, TokenizesWordsLikeTransformersWithAPrefixSpace) {
 }
 
 TEST(TokenClassification, AWordThatBeginsWithASpaceGetsNoOther) {
-  EXPECT_EQ(encode_word(BytesForTests(), "a"), BytesForTests().encode(" a"));
-  EXPECT_EQ(encode_word(BytesForTests(), " a"), BytesForTests().encode(" a"));
-  EXPECT_TRUE(encode_word(BytesForTests(), "").empty());
+  EXPECT_EQ(BytesForTests().encode_word("a"), BytesForTests().encode(" a"));
+  EXPECT_EQ(BytesForTests().encode_word(" a"), BytesForTests().encode(" a"));
+  EXPECT_TRUE(BytesForTests().encode_word("").empty());
+}
+
+TEST(TokenClassification, SpecialTokensAreAroundATextAndHaveNoLabel) {
+  const TemporaryFolder folder;
+  const auto path = write_file(folder / "a.jsonl", R"({"tokens": ["ab", "c"], "ner_tags": [0, 4]})");
+  const TokenClassificationDataset whole(path, SurroundedBytes(), {.max_length = 16});
+  EXPECT_THAT(whole.example(0).ids, testing::ElementsAre(1, ' ', 'a', 'b', ' ', 'c', 2, 256));
+  EXPECT_THAT(
+      whole.example(0).labels, testing::ElementsAre(kNoLabel, 0, kNoLabel, kNoLabel, 4, kNoLabel, kNoLabel, kNoLabel));
+  const TokenClassificationDataset cut(path, SurroundedBytes(), {.max_length = 5});
+  EXPECT_THAT(cut.example(0).ids, testing::ElementsAre(1, ' ', 'a', 2, 256));
+  EXPECT_THAT(cut.example(0).labels, testing::ElementsAre(kNoLabel, 0, kNoLabel, kNoLabel, kNoLabel));
 }
 
 TEST(TokenClassification, ReadsOtherKeysAndTruncates) {

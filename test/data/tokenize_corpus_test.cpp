@@ -53,6 +53,7 @@ TEST(TokenizeCorpus, EndsEveryDocumentAndReportsProgress) {
   EXPECT_EQ(last.total_bytes, 5);
   EXPECT_THAT(with_eos(BytesForTests(), false), ElementsAre('a', 'b', 'c'));
   EXPECT_THAT(with_eos(BytesForTests(0, false), true), ElementsAre('a', 'b', 'c'));
+  EXPECT_THAT(with_eos(SurroundedBytes(), true), ElementsAre(1, 'a', 'b', 2, 256, 1, 'c', 2, 256)) << "one eos each";
 }
 
 TEST(TokenizeCorpus, AnErrorInTheTextLeavesNoFile) {

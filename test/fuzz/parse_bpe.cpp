@@ -44,7 +44,7 @@ void lehr::fuzz::read_input(std::string_view input) {
   std::vector<std::string> tokens;
   data::Vocabulary vocabulary;
   for (int byte = 0; byte < 256; ++byte) {
-    vocabulary.add(data::Vocabulary::spell(static_cast<uint8_t>(byte)), byte);
+    vocabulary.add(vocabulary.spell(static_cast<uint8_t>(byte)), byte);
     tokens.emplace_back(1, static_cast<char>(byte));
   }
   data::Merges merges;
@@ -61,7 +61,7 @@ void lehr::fuzz::read_input(std::string_view input) {
       merged = static_cast<int32_t>(tokens.size());
       std::string spelling;
       for (const char c : sum) {
-        spelling += data::Vocabulary::spell(static_cast<uint8_t>(c));
+        spelling += vocabulary.spell(static_cast<uint8_t>(c));
       }
       if (!vocabulary.add(spelling, merged)) {
         broken("a new token was refused");

@@ -19,6 +19,10 @@ void lehr::fuzz::read_input(std::string_view input) {
           broken("an id out of the vocabulary");
         }
       }
+      const size_t cut = text.size() / 2;
+      tokenizer->encode_parts(text, {&cut, 1});
+      tokenizer->encode_word(text);
+      tokenizer->special_tokens().around(ids);
       tokenizer->decode(ids);
       tokenizer->decode(ids, /*skip_special=*/true);
     });

@@ -221,7 +221,8 @@ TEST(ConfigJsonOfExperts, RefusesWhatIsNotComputed) {
       {deepseek, "qk_rope_head_dim", "15", "head_dim: expected an even number"},
       {glm, "partial_rotary_factor", "0.1", "partial_rotary_factor: expected a part of head_dim (16)"},
       {glm, "routed_scaling_factor", "0", "routed_scaling_factor: expected a positive number, found 0"},
-      {glm, "attention_dropout", "0.1", "attention_dropout: expected 0"}};
+      {glm, "attention_dropout", "0.1", "attention_dropout: expected 0"},
+      {glm, "is_causal", "false", "is_causal: expected true, found false"}};
   for (const auto& [family, key, value, message] : cases) {
     EXPECT_THAT(problem(family, {{key, value}}), HasSubstr(message)) << family.name;
   }

@@ -104,6 +104,12 @@ TEST(LoadWeights, LeavesOutTheLayersForMultiTokenPredictionThatTheConfigCounts) 
   });
   expect_same_parameters(*loaded(next), *loaded(kReferences / "qwen3_next_interval"));
 
+  const fs::path nemotron = folder.path() / "nemotron";
+  write_changed(nemotron, "nemotron_h_latent", [](auto& tensors) {
+    tensors["mtp.layers.0.eh_proj.weight"] = tensors.at("lm_head.weight").clone();
+  });
+  expect_same_parameters(*loaded(nemotron), *loaded(kReferences / "nemotron_h_latent"));
+
   const fs::path minimax = folder.path() / "minimax";  // its config.json counts three
   write_changed(minimax, "minimax_m2_published", [](auto& tensors) {
     tensors["model.layers.5.self_attn.q_proj.weight"] = tensors.at("lm_head.weight").clone();
@@ -167,6 +173,36 @@ TEST(LoadWeights, ReadTheTextModelOfAModelOfTextsAndImages) {
     EXPECT_EQ(parse_json_file(text / "config.json").at("model_type").as_string(), std::string(one.type) + "_text");
     expect_same_parameters(*loaded(text), *loaded(original));
   }
+}
+
+// As models of embeddings are published, and as their task writes them.
+TEST(LoadWeights, ABackboneWithoutThePrefixIsThatOfALanguageModel) {
+  const Folder folder;
+  const fs::path original = kReferences / "qwen3_yarn", bare = folder.path() / "bare";
+  write_changed(bare, "qwen3_yarn", [](auto& tensors) {
+    const auto own = tensors;
+    tensors.clear();
+    for (const auto& [name, tensor] : own) {
+      tensors[name.starts_with("model.") ? name.substr(6) : name] = tensor;
+    }
+  });
+  expect_same_parameters(*loaded(bare), *loaded(original));
+}
+
+TEST(ModelFolders, StopTokensAreThoseOfBothConfigs) {
+  const Folder folder;
+  const fs::path made = folder.path() / "model";
+  write_changed(made, "qwen3_yarn", [](auto&) {});
+  const auto own = families().from_hf_folder(made)->eos_token_ids();
+  EXPECT_EQ(ModelFolder::open(made, families()).stop_ids(), own);
+  write_file_atomically(made / "generation_config.json", R"({"eos_token_id": [7, 9]})");
+  auto both = own;
+  for (const int64_t id : {7, 9}) {
+    if (std::find(own.begin(), own.end(), id) == own.end()) {
+      both.push_back(id);
+    }
+  }
+  EXPECT_EQ(ModelFolder::open(made, families()).stop_ids(), both);
 }
 
 TEST(LoadWeights, NamesMissingMisshapenAndUnexpectedTensors) {

@@ -77,7 +77,7 @@ def asleep():
     begin = time.monotonic()
     run.hit(victim, signal.SIGSTOP)
     took = ends("SIGSTOP", run, [1, 137], rf"rank {victim}\b", r"was not finished within 5 s", within=DIAGNOSED_IN + 10, begin=begin)
-    goes_on("SIGSTOP", run, "a rank sleeps (SIGSTOP; time limit of collectives: 5 s)", took)
+    goes_on("SIGSTOP", run, "a rank is suspended (SIGSTOP; time limit of collectives: 5 s)", took)
 
 
 def asleep_in_a_save():
@@ -90,7 +90,7 @@ def asleep_in_a_save():
     begin = time.monotonic()
     run.hit(victim, signal.SIGSTOP)
     took = ends("SIGSTOP in a save", run, [1, 137], rf"rank {victim}\b.* is silent", within=DIAGNOSED_IN + 10, begin=begin)
-    goes_on("SIGSTOP in a save", run, "a rank sleeps while a checkpoint is saved", took)
+    goes_on("SIGSTOP in a save", run, "a rank is suspended while a checkpoint is saved", took)
 
 
 def crashed(number):

@@ -293,6 +293,23 @@ for culprit in (0, 2):
     expect(f"under srun the others say that rank {culprit} is gone ({took:.1f} s)",
            all(words in t and t.count("\n") == 1 for t in texts) and took < ALONE_SECONDS, str(ended))
 
+# --- data of the ranks -----------------------------------------------------------------------------------------------
+with tempfile.TemporaryDirectory(prefix="lehr-launch-") as work:
+    for rank, text in enumerate(("abc" * 500, "abd" * 500)):
+        os.mkdir(os.path.join(work, str(rank)))
+        with open(os.path.join(work, str(rank), "data.txt"), "w") as file:
+            file.write(text)
+    program = os.path.abspath(lehr)
+    settings = ("--model.name=qwen3 --model.flavor=debugmodel --tokenizer.path=byte --data.datasets.0.path=data.txt "
+                "--parallelism.data_parallel_shard_degree=2 --training.device=cpu --training.seq_len=64 "
+                "--training.local_batch_size=1 --training.global_batch_size=2 --training.steps=2 "
+                "--lr_scheduler.warmup_steps=1 --job.dump_folder=out")
+    with open(os.path.join(work, "run.toml"), "w") as file:
+        file.write('[[data.datasets]]\npath = "data.txt"\n')
+    case("ranks with other files of the same name", launch(2, "--", "sh", "-c",
+         f"cd {work}/$RANK && exec {program} train ../run.toml {settings}"), 2,
+         r"\[data\]: the files or the tokenizer differ between ranks: rank 1 has '.*' where rank 0 has '", seconds=60)
+
 # --- commands that work in one process -------------------------------------------------------------------------------
 in_one_process = ("plan", "merge", "inspect", "convert", "prune", "tokenize", "metrics", "launch")
 for number, (launcher, variables) in enumerate((

@@ -109,4 +109,5 @@ def clock_jumps(harness):
     run.hit(victim, signal.SIGSTOP)
     took = harness.ends("SIGSTOP while the clock jumps", run, [1, 137], rf"rank {victim}\b", r"was not finished within 5 s",
                         within=DIAGNOSED_IN + 10, begin=begin)
-    harness.goes_on("the clock jumps", run, "a rank sleeps while the time of day jumps by an hour back and forth", took)
+    harness.goes_on("the clock jumps", run,
+                    "a rank is suspended while the wall clock jumps by an hour back and forth", took)

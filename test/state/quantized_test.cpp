@@ -108,6 +108,20 @@ TEST(Quantized, Float8EqualsItsDefinitionWithBlocksThatAreCut) {
   EXPECT_TRUE(same_bits(reader.rows("a.weight", 100, 130), wanted.narrow(0, 100, 30).to(at::kBFloat16)));
 }
 
+// Qwen3's checkpoints have scales in bfloat16.
+TEST(Quantized, ScalesOfFloat8MayHaveSixteenBits) {
+  at::manual_seed(4);
+  const at::Tensor values = at::randn({130, 4}).to(at::kFloat8_e4m3fn);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    const at::Tensor scales = at::rand({2, 1}).to(type);
+    const TemporaryFolder folder;
+    const WeightReader reader = reader_of(folder, {{"a.weight", values}, {"a.weight_scale_inv", scales}});
+    const at::Tensor of_rows = scales.to(at::kFloat).index_select(0, at::arange(130).div(128, "floor"));
+    const at::Tensor wanted = values.to(at::kFloat) * of_rows;
+    EXPECT_TRUE(same_bits(reader.tensor("a.weight"), wanted.to(at::kBFloat16))) << type;
+  }
+}
+
 // Ranks read their parts: each is that of the whole tensor.
 TEST(Quantized, RegionsAreThoseOfTheWhole) {
   at::manual_seed(4);
@@ -175,7 +189,7 @@ TEST(Quantized, TensorsThatDoNotFitAreRefusedByFileAndName) {
   refused({{"a.weight_scale_inv", at::ones({2, 1})}}, "a.weight_scale_inv: there is no a.weight");
   refused(
       {{"a.weight", values}, {"a.weight_scale_inv", at::ones({1, 1})}},
-      "a.weight_scale_inv: expected F32 [2, 1], one scale per block of 128 x 128 elements of a.weight, found F32 [1, "
+      "a.weight_scale_inv: expected F32, BF16 or F16 [2, 1], one scale per block of 128 x 128 elements of a.weight, found F32 [1, "
       "1]");
   refused({{"a.weight", values}, {"a.weight_scale_inv", at::ones({})}}, "found F32 []");
   refused({{"a.weight", values}, {"a.weight_scale_inv", at::ones({2, 1}).to(at::kDouble)}}, "found F64 [2, 1]");

@@ -11,7 +11,7 @@ LEHR_DECODER_FAMILY(Gemma4, gemma4);
 extern template class DecoderImpl<Gemma4Layer, Gemma4LayerParameters>;
 
 /// Returns the family "gemma4", with the published sizes, "debugmodel", "debugmodel_moe", which has experts, and
-/// "debugmodel_small", which has inputs of layers and shared keys and values.
+/// "debugmodel_small", which has per-layer embeddings (PLE) and KV sharing.
 descriptor::ModelFamily gemma4_family();
 
 }  // namespace lehr::model

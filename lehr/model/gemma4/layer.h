@@ -76,7 +76,7 @@ class Gemma4LayerImpl : public nn::Module {
   nn::RMSNorm pre_feedforward_layernorm_2{nullptr};   // of the experts' input
   nn::RMSNorm post_feedforward_layernorm_2{nullptr};  // of the experts' output
   at::Tensor layer_scalar;                            // (1) float32 state
-  // Empty without inputs of layers.
+  // Empty without per-layer inputs.
   nn::Linear per_layer_input_gate{nullptr};        // (P, H)
   nn::Linear per_layer_projection{nullptr};        // (H, P)
   nn::RMSNorm post_per_layer_input_norm{nullptr};  // of the projection's output

@@ -8,7 +8,7 @@
 namespace lehr::model {
 
 /// GLM-4.5's layer (https://arxiv.org/abs/2508.06471) is Qwen3-MoE's with DeepSeek-V3's router and shared expert, and
-/// heads that are rotated in part.
+/// partial RoPE.
 using Glm4MoELayer = Qwen3MoELayer;
 using Glm4MoELayerParameters = Qwen3MoELayerParameters;
 LEHR_DECODER_FAMILY(Glm4MoE, glm4_moe);

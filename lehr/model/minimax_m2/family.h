@@ -7,8 +7,8 @@
 
 namespace lehr::model {
 
-/// MiniMax M2's layer (https://github.com/MiniMax-AI/MiniMax-M2) is Qwen3-MoE's with QK-norm over the full width, heads
-/// that are rotated in part, and a sigmoid router with a bias for expert selection.
+/// MiniMax M2's layer (https://github.com/MiniMax-AI/MiniMax-M2) is Qwen3-MoE's with QK-norm over the full width,
+/// partial RoPE, and a sigmoid router with a bias for expert selection.
 using MiniMaxM2Layer = Qwen3MoELayer;
 using MiniMaxM2LayerParameters = Qwen3MoELayerParameters;
 LEHR_DECODER_FAMILY(MiniMaxM2, minimax_m2);

@@ -11,8 +11,8 @@ namespace lehr::model {
 LEHR_DECODER_FAMILY(Qwen3Next, qwen3_next);
 extern template class DecoderImpl<Qwen3NextLayer, Qwen3NextLayerParameters>;
 
-/// The sizes of one layer of a model with gated DeltaNet; also Qwen3.5's, with or without experts. Throws a bug's error
-/// for a config without linear_attention.
+/// The sizes of one layer of a model with gated DeltaNet; also Qwen3.5's, with or without experts. Throws an error
+/// of kind bug for a config without linear_attention.
 Qwen3NextLayerParameters hybrid_parameters(const DecoderConfig& config);
 
 /// Returns the family "qwen3_next", with the published size and "debugmodel".

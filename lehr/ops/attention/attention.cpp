@@ -187,7 +187,9 @@ bool wants_variable_length(
                          q.size(1) > 1 && q.numel() > 0;
   const bool restricted =
       mask.document_ids.defined() || mask.key_padding.defined() || (options.window && *options.window < k.size(1));
-  return sequences && (restricted || options.sinks.defined() || options.softcap);
+  // ATen's kernels for such wide heads know no groups of them.
+  const bool wide_groups = q.is_cuda() && q.size(2) != k.size(2) && q.size(3) > 256;
+  return sequences && (restricted || options.sinks.defined() || options.softcap || wide_groups);
 }
 // True if a CPU call is plain causal attention of whole rows, for which ATen has a fused kernel that needs no mask. On
 // meta, float64 stands for the CPU, because models in float64 do not train on GPUs.
