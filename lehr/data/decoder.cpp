@@ -112,8 +112,7 @@ std::unique_ptr<Decoder> read_decoder(const json& node, const std::string& where
       "supported",
       where,
       type);
-  const auto parts = json_at<json>(node, "decoders", where);
-  require(parts.is_array(), "{}.decoders: expected a list, found {}", where, parts.type_name());
+  const auto parts = json_list_at(node, "decoders", where);
   std::string types;
   for (size_t i = 0; i < parts.size(); ++i) {
     types += (i == 0 ? "" : ", ") + json_at<std::string>(parts[i], "type", fmt::format("{}.decoders[{}]", where, i));

@@ -38,8 +38,7 @@ Normalizer Normalizer::read(const json& node, const std::string& where) {
 void Normalizer::add(const json& node, const std::string& where) {
   const auto type = json_at<std::string>(node, "type", where);
   if (type == "Sequence") {
-    const auto parts = json_at<json>(node, "normalizers", where);
-    require(parts.is_array(), "{}.normalizers: expected a list, found {}", where, parts.type_name());
+    const auto parts = json_list_at(node, "normalizers", where);
     for (size_t i = 0; i < parts.size(); ++i) {
       add(parts[i], fmt::format("{}.normalizers[{}]", where, i));
     }

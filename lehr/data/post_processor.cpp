@@ -15,8 +15,7 @@ class Reader {
   void read(const json& node, const std::string& where) {
     const auto type = json_at<std::string>(node, "type", where);
     if (type == "Sequence") {
-      const auto parts = json_at<json>(node, "processors", where);
-      require(parts.is_array(), "{}.processors: expected a list, found {}", where, parts.type_name());
+      const auto parts = json_list_at(node, "processors", where);
       for (size_t i = 0; i < parts.size(); ++i) {
         read(parts[i], fmt::format("{}.processors[{}]", where, i));
       }
@@ -45,8 +44,7 @@ class Reader {
 
   // single: pieces {"SpecialToken": {"id": "<s>"}} around one {"Sequence": {"id": "A"}}.
   void read_template(const json& node, const std::string& where) {
-    const auto pieces = json_at<json>(node, "single", where);
-    require(pieces.is_array(), "{}.single: expected a list, found {}", where, pieces.type_name());
+    const auto pieces = json_list_at(node, "single", where);
     std::vector<int32_t> before, after;
     bool has_text = false;
     for (size_t i = 0; i < pieces.size(); ++i) {
@@ -70,8 +68,7 @@ class Reader {
     const auto tokens = json_at<json>(node, "special_tokens", where);
     const auto token = json_at<json>(tokens, name.c_str(), where + ".special_tokens");
     const std::string place = fmt::format("{}.special_tokens.{}", where, name);
-    const auto list = json_at<json>(token, "ids", place);
-    require(list.is_array(), "{}.ids: expected a list, found {}", place, list.type_name());
+    const auto list = json_list_at(token, "ids", place);
     for (const json& id : list) {
       ids.push_back(checked(id, place + ".ids"));
     }

@@ -124,8 +124,7 @@ void read_steps(
   require(
       !ended, "{}: comes after ByteLevel, which must be the last step (a later step would see mapped bytes)", where);
   if (type == "Sequence") {
-    const auto parts = json_at<json>(node, "pretokenizers", where);
-    require(parts.is_array(), "{}.pretokenizers: expected a list, found {}", where, parts.type_name());
+    const auto parts = json_list_at(node, "pretokenizers", where);
     for (size_t i = 0; i < parts.size(); ++i) {
       read_steps(parts[i], fmt::format("{}.pretokenizers[{}]", where, i), steps, ended);
     }

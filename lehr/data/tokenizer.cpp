@@ -44,14 +44,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& what, const std::st
 }
 
 std::vector<std::vector<int32_t>> Tokenizer::encode_parts(std::string_view text, std::span<const size_t> cuts) const {
-  std::vector<std::vector<int32_t>> parts;
-  size_t begin = 0;
-  for (const size_t cut : cuts) {
-    parts.push_back(encode(text.substr(begin, cut - begin)));
-    begin = cut;
-  }
-  parts.push_back(encode(text.substr(begin)));
-  return parts;
+  return encode_each_part(text, cuts, [this](std::string_view part) { return encode(part); });
 }
 
 std::vector<int32_t> Tokenizer::encode_word(std::string_view word) const {

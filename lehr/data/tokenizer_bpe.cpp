@@ -40,15 +40,8 @@ class BpeTokenizer : public Tokenizer {
   }
 
   std::vector<std::vector<int32_t>> encode_parts(std::string_view text, std::span<const size_t> cuts) const override {
-    std::vector<std::vector<int32_t>> parts;
     Place place = Place::start;
-    size_t begin = 0;
-    for (const size_t cut : cuts) {
-      parts.push_back(encode_at(text.substr(begin, cut - begin), place));
-      begin = cut;
-    }
-    parts.push_back(encode_at(text.substr(begin), place));
-    return parts;
+    return encode_each_part(text, cuts, [&](std::string_view part) { return encode_at(part, place); });
   }
 
   SpecialTokens special_tokens() const override { return parts_.special; }

@@ -43,4 +43,11 @@ T json_at(const nlohmann::json& node, const char* key, const std::string& where)
   return json_or<T>(node, key, T{}, where);
 }
 
+/// Returns `node[key]`, which must be a list.
+inline nlohmann::json json_list_at(const nlohmann::json& node, const char* key, const std::string& where) {
+  auto list = json_at<nlohmann::json>(node, key, where);
+  require(list.is_array(), "{}: expected a list, found {}", json_field(where, key), list.type_name());
+  return list;
+}
+
 }  // namespace lehr::data
