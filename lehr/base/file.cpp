@@ -41,7 +41,9 @@ std::string read_file(const std::filesystem::path& path) {
     if (got < 0 && errno == EINTR) {
       continue;
     }
-    require(got >= 0, "{}: cannot be read: {}", path.string(), reason());
+    if (got < 0) {
+      fail_runtime("{}: cannot be read: {}", path.string(), reason());
+    }
     if (got == 0) {
       break;
     }

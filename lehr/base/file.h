@@ -9,7 +9,8 @@
 
 namespace lehr {
 
-/// Returns the content of a file. Throws a usage error that names the file if it cannot be read.
+/// Returns the content of a file. Throws a usage error that names the file if it is missing or no regular file, and a
+/// runtime error if it cannot be read.
 std::string read_file(const std::filesystem::path& path);
 
 /// Replaces `path` atomically by a file with this content: temporary file in the same folder, fsync, rename. Throws a
@@ -19,7 +20,7 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 /// A read-only memory-mapped file. An empty file is an empty span.
 class MappedFile {
  public:
-  /// Throws a usage error that names the file if it cannot be opened.
+  /// Throws as read_file.
   explicit MappedFile(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

@@ -27,6 +27,14 @@ const char* kind_of(mode_t mode) {
   return S_ISDIR(mode) ? "a folder" : S_ISFIFO(mode) ? "a pipe" : S_ISSOCK(mode) ? "a socket" : "a device";
 }
 
+// A path that names nothing is a wrong input; all else, such as too many open files, is a failure of the environment.
+[[noreturn]] void fail_to_open(const fs::path& path, int error) {
+  const bool is_input = error == ENOENT || error == ENOTDIR || error == ELOOP || error == ENAMETOOLONG;
+  throw Error(
+      is_input ? ErrorKind::usage : ErrorKind::runtime,
+      fmt::format("{}: cannot be opened: {}", path.string(), std::strerror(error)));
+}
+
 void require_regular(const struct stat& info, const fs::path& path) {
   require(S_ISREG(info.st_mode), "{}: expected a file, found {}", path.string(), kind_of(info.st_mode));
 }
@@ -87,13 +95,19 @@ Place place_by_kernel(const fs::path& root, const fs::path& name) {
 
 OpenFile::OpenFile(const fs::path& path) {
   struct stat info {};
-  require(::stat(path.c_str(), &info) == 0, "{}: cannot be opened: {}", path.string(), std::strerror(errno));
+  if (::stat(path.c_str(), &info) != 0) {
+    fail_to_open(path, errno);
+  }
   require_regular(info, path);
   // The file may have been replaced since, so opening must not block, and its type is checked again.
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  require(descriptor_ >= 0, "{}: cannot be opened: {}", path.string(), std::strerror(errno));
+  if (descriptor_ < 0) {
+    fail_to_open(path, errno);
+  }
   try {
-    require(::fstat(descriptor_, &info) == 0, "{}: cannot be read: {}", path.string(), std::strerror(errno));
+    if (::fstat(descriptor_, &info) != 0) {
+      fail_to_open(path, errno);
+    }
     require_regular(info, path);
   } catch (...) {
     ::close(descriptor_);

@@ -10,7 +10,8 @@ namespace lehr {
 class OpenFile {
  public:
   /// Opens `path` for reading, through links. Throws a usage error that names the path for anything but a regular file:
-  /// a folder, a pipe (which would block) or a device (of which opening alone may have an effect).
+  /// a folder, a pipe (which would block) or a device (of which opening alone may have an effect). If the file exists
+  /// and cannot be opened, such as without permission, the error is a runtime error.
   explicit OpenFile(const std::filesystem::path& path);
   ~OpenFile();
   OpenFile(const OpenFile&) = delete;

@@ -238,14 +238,14 @@ void SolveConfig::fields(FieldVisitor& v) {
   v.optional(
       "candidates",
       candidates,
-      "Number of solutions that are measured as whole models; the best of them is built.",
+      "Number of solutions that are measured as whole models; the best of them is built. The baselines give one.",
       positive());
   v.optional("min_distance", min_distance, "Minimum number of sub-blocks in which these solutions differ.", positive());
   v.optional(
       "rounds",
       rounds,
       "Maximum number of times that all variants are measured again, in the best child so far, and the choice is "
-      "repeated; ends when nothing improves.",
+      "repeated; ends when nothing improves. Not with the baselines.",
       at_least(0));
   v.choice<Method>(
       "method",
@@ -284,6 +284,7 @@ void SearchConfig::fields(FieldVisitor& v) {
 }
 
 void SearchConfig::check(Problems& problems) const {
+  space.check(problems);
   budget.check(problems);
 }
 

@@ -67,6 +67,20 @@ void require_less_than_teacher(const std::vector<Limit>& limits, const Cost& tea
 }
 }  // namespace
 
+namespace {
+// How far the chosen combination's sum of scores is from the lowest one.
+std::string distance_from_best_sum(Method method, const SearchResults& results, Objective objective) {
+  const SolverResult& solved = results.solved;
+  if (method == Method::exact || !solved.best) {
+    return fmt::format("the sum of scores is at most {:.2g} % above the bound", 100 * solved.gap);
+  }
+  return fmt::format(
+      "the sum of scores is {:.4g}, with method \"exact\" {:.4g}",
+      results.candidates.front().solution.predicted - objective_of(results.scores.of_base, objective),
+      solved.best->loss);
+}
+}  // namespace
+
 // With the teacher's scores unknown, all combinations are alike, and any that meets the budgets will do.
 void Search::check_budgets() const {
   const SearchSpace space = make_space(config_.space, pieces_.blocks(), equal_scores(pieces_.blocks()));
@@ -226,14 +240,14 @@ void Search::solve() {
     }
   }
   results_.prices = shadow_prices(problem, results_.solved, time);
+  const Candidate& best = results_.candidates.front();
   environment_.log.info(
-      "solve      {} candidates measured, {} rounds improved the best; {} {:.4g}; the sum of scores is at most "
-      "{:.2g} % above the bound",
+      "solve      {} candidates measured, {} rounds improved the best; {} {:.4g}; {}",
       results_.candidates.size(),
       results_.rounds,
       name_of(objective),
-      objective_of(results_.candidates.front().measured, objective),
-      100 * results_.solved.gap);
+      objective_of(best.measured, objective),
+      distance_from_best_sum(config_.solve.method, results_, objective));
   for (const ShadowPrice& price : results_.prices) {
     environment_.log.info("           {}", sentence(price, limits));
   }

@@ -33,6 +33,8 @@ struct SpaceConfig {
   std::vector<int64_t> model_windows = {};  ///< Not a key: the windows of the layers by the model's keys, as in
                                             ///< DecoderForm::windows.
   void fields(FieldVisitor& v);
+  /// Checks rules across fields; keys are full ("space.kv_heads").
+  void check(Problems& problems) const;
 };
 
 /// One alternative of a sub-block.

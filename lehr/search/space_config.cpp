@@ -40,4 +40,19 @@ void SpaceConfig::fields(FieldVisitor& v) {
   v.optional("sizes", sizes, "Try smaller sub-blocks and linear layers. false: only layers without a sub-block.");
 }
 
+void SpaceConfig::check(Problems& problems) const {
+  for (const auto& [key, listed] :
+       {std::pair("kv_heads", &kv_heads),
+        std::pair("windows", &windows),
+        std::pair("ffn_widths", &ffn_widths),
+        std::pair("experts", &experts),
+        std::pair("expert_widths", &expert_widths),
+        std::pair("experts_per_token", &experts_per_token),
+        std::pair("shared_expert_widths", &shared_expert_widths)}) {
+    if (!sizes && !listed->empty()) {
+      problems.add(fmt::format("space.{}", key), "has no effect with space.sizes = false; remove one of them");
+    }
+  }
+}
+
 }  // namespace lehr::search

@@ -76,7 +76,12 @@ at::Tensor FsdpSchedule::join_graph(Unit& unit, const std::shared_ptr<FsdpPass>&
     // Frozen weights are still read by dgrad, so backward has to unshard and reshard the unit.
     shards.set_slots({});
     const bool differentiate = at::GradMode::is_enabled() && input.requires_grad() && shards.has_memory();
-    return differentiate ? begin_frozen(input, pass) : input;
+    if (!differentiate) {
+      return input;
+    }
+    unit.graphs += pass->frozen_calls == 0 ? 1 : 0;
+    ++pass->frozen_calls;
+    return begin_frozen(input, pass);
   }
   if (!at::GradMode::is_enabled()) {
     if (!pass->in_graph) {
@@ -179,12 +184,17 @@ void FsdpSchedule::enter_backward(const FsdpPass& pass) {
   }
 }
 
-// Post-backward: runs once per pass, when the gradients of all its parameters are known (twice if wgrad is deferred).
+// Post-backward: runs once per pass, when the gradients of all its parameters are known (twice if wgrad is deferred); of
+// a unit without trainable parameters once per call.
 // Order of collectives: wait for the reduce-scatter of the unit before (but see make_room_for()), then start this
 // unit's. So one reduce-scatter runs at a time, and overlaps with backward of the next unit.
 std::vector<at::Tensor> FsdpSchedule::leave_backward(
     const std::shared_ptr<FsdpPass>& pass, std::vector<at::Tensor> gradients) {
   require(pass->generation == generation_, "fully sharded model: backward of a forward pass from before reset()");
+  if (pass->frozen_calls > 1) {  // the pass still needs the weights, for dgrad of a module that was called earlier
+    --pass->frozen_calls;
+    return {};
+  }
   Unit& unit = units_[pass->unit];
   const auto trainable = unit.shards->trainable();
   for (size_t i = 0; i < trainable.size(); ++i) {
@@ -198,7 +208,8 @@ std::vector<at::Tensor> FsdpSchedule::leave_backward(
     return own;
   }
   make_room_for(unit);
-  unit.graphs -= pass->in_graph ? 1 : 0;
+  unit.graphs -= pass->in_graph ? 1 : pass->frozen_calls;
+  pass->frozen_calls = 0;
   if (unit.reshard || (unit.graphs == 0 && !unit.keep)) {
     reshard(unit);  // first, so that the reduce-scatter's buffers can take the memory
   }

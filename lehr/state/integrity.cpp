@@ -77,7 +77,10 @@ void require_sizes(const fs::path& folder, const Integrity& files) {
   for (const auto& [name, file] : files) {
     std::error_code error;
     const auto size = static_cast<int64_t>(fs::file_size(path_beneath(folder, name), error));
-    require(!error, "{}: cannot be accessed: {}", (folder / name).string(), error.message());
+    require(error != std::errc::no_such_file_or_directory, "{}: is missing", (folder / name).string());
+    if (error) {
+      fail_runtime("{}: cannot be accessed: {}", (folder / name).string(), error.message());
+    }
     require(
         size == file.num_bytes, "{}: has {} bytes, but {} were saved", (folder / name).string(), size, file.num_bytes);
   }
@@ -114,12 +117,15 @@ std::vector<uint32_t> numbers_of(const std::string& bytes) {
 
 std::optional<std::string> find_damage(const fs::path& folder, bool contents, Coordinator& coordinator) {
   // Texts between ranks begin with '+' for a result and '-' for a description of damage. Other failures, such as a
-  // missing rank, are not damage and are thrown.
+  // missing rank or a file that cannot be read now, are not damage and are thrown.
   const std::string subject = (folder / kIntegrityFile).string();
   const auto as_text = [](const std::function<std::string()>& look) -> std::string {
     try {
       return "+" + look();
     } catch (const Error& error) {
+      if (error.kind() != ErrorKind::usage) {
+        throw;
+      }
       return std::string("-") + error.what();
     }
   };

@@ -29,7 +29,7 @@ Integrity parse_integrity(const std::string& text, const std::string& subject);
 /// Checks the files named in the folder's integrity.json and returns a description of the first damaged file, one line;
 /// nothing if all are unchanged. With `contents` each rank reads its share of the bytes; without it only sizes are
 /// compared. A checkpoint without integrity.json, of an older version, passes. All ranks must call it together and get
-/// the same result.
+/// the same result. Throws a runtime error if a file exists and cannot be read, which may pass and is no damage.
 std::optional<std::string> find_damage(const std::filesystem::path& folder, bool contents, Coordinator& coordinator);
 
 }  // namespace lehr::state

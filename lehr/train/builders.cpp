@@ -1,8 +1,13 @@
 #include "lehr/train/builders.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/config/json.h"
 #include "lehr/data/tokenize_corpus.h"
 #include "lehr/descriptor/config_keys.h"
 #include "lehr/optim/lr_schedule.h"
@@ -101,6 +106,58 @@ std::string other_tokenizer_warning(
     return "";
   }
   return fmt::format("{}: {} gives other ids than the tokenizer of the model, in {}", key, path, folder.string());
+}
+
+std::string other_settings_warning(
+    const descriptor::ModelFamily& family, const descriptor::ModelArgs& args, const std::filesystem::path& folder) {
+  // What a new run may choose: names, ids, length, and what acts in training or on new weights only.
+  static const std::set<std::string> kFree{
+      "architectures",
+      "attention_dropout",
+      "bos_token_id",
+      "classifier_dropout",
+      "dtype",
+      "eos_token_id",
+      "id2label",
+      "initializer_range",
+      "label2id",
+      "max_position_embeddings",
+      "model_type",
+      "num_labels",
+      "pad_token_id",
+      "problem_type",
+      "router_aux_loss_coef",
+      "torch_dtype",
+      "transformers_version",
+      "use_cache",
+      "vocab_size"};
+  constexpr size_t kShort = 40;
+  std::unique_ptr<descriptor::ModelArgs> of_weights;
+  try {
+    of_weights = family.from_hf_folder(folder);
+  } catch (const Error&) {
+    return "";
+  }
+  const Node theirs = of_weights->to_hf_config("float32"), ours = args.to_hf_config("float32");
+  std::vector<std::string> differences;
+  for (const auto& [key, value] : theirs.entries()) {
+    const Node* const other = ours.find(key);
+    if (other == nullptr || kFree.contains(key)) {
+      continue;
+    }
+    const std::string there = to_json(value), here = to_json(*other);
+    if (there != here) {
+      const bool is_short = std::max(there.size(), here.size()) <= kShort;
+      differences.push_back(is_short ? fmt::format("{} is {} there and {} here", key, there, here) : key);
+    }
+  }
+  return differences.empty()
+             ? ""
+             : fmt::format(
+                   "checkpoint.initial_load_path: the model in {} has other settings than this run: {}; change "
+                   "[model.args], or set model.hf_assets_path to the folder, unless this is meant",
+                   folder.string(),
+                   fmt::join(differences, ", "));
 }
 
 std::unique_ptr<descriptor::ModelArgs> build_model_args(

@@ -27,6 +27,12 @@ std::unique_ptr<data::Tokenizer> build_tokenizer(const TrainConfig& config);
 std::string other_tokenizer_warning(
     const TrainConfig& config, const data::Tokenizer& tokenizer, const std::filesystem::path& folder);
 
+/// Returns the warning that weights in the folder of a model were trained with other settings than `args` has, which
+/// shapes of tensors do not show, such as rope_theta; empty if all agree, or if the folder has no config.json of the
+/// family.
+std::string other_settings_warning(
+    const descriptor::ModelFamily& family, const descriptor::ModelArgs& args, const std::filesystem::path& folder);
+
 /// Returns the shape of the model (torchtitan's update_from_config): the flavor, or model.hf_assets_path's config.json;
 /// with the overrides of [model.args] and the head that the task needs; checked against the tokenizer and
 /// training.seq_len. Throws usage errors that name the key.

@@ -47,6 +47,9 @@ std::optional<std::string> damage_of(const fs::path& folder, bool contents, stat
       parse_json_file(path_beneath(folder, adapters ? peft::kModelConfigFile : "config.json"));
       parse_json_file(path_beneath(folder, kRunStateFile));
     } catch (const Error& error) {
+      if (error.kind() != ErrorKind::usage) {
+        throw;  // such as a file that cannot be read now
+      }
       return error.what();
     }
     return "";

@@ -25,7 +25,8 @@ struct FoundCheckpoint {
 /// is none. Checkpoints that are damaged according to state::find_damage or their headers (`contents`: all bytes are
 /// read), or whose config.json (of adapters model_config.json) or trainer.json is missing or not JSON, are renamed to
 /// step-N.damaged once an undamaged one is found. Throws a usage error that names the damaged file if all are damaged,
-/// or if that of `step` is, and one that lists the steps if there is no checkpoint of `step`.
+/// or if that of `step` is, and one that lists the steps if there is no checkpoint of `step`. A file that cannot be
+/// read, such as with too many open files or without permission, is a runtime error, and no checkpoint is renamed.
 ///
 /// If `local` is not whole on every machine, `write_local` writes it to `store`, or returns its damage. A damaged
 /// checkpoint of the same step is set aside before.

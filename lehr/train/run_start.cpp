@@ -162,6 +162,16 @@ void warn_of_other_tokenizer(const Run& run) {
   }
 }
 
+void warn_of_other_settings(const Run& run) {
+  const std::string folder = value_of(run.config.checkpoint.initial_load_path, "checkpoint.initial_load_path");
+  if (!run.ranks.is_main()) {
+    return;
+  }
+  if (const auto warning = other_settings_warning(run.spec.family, *run.args, folder); !warning.empty()) {
+    run.logger.warn("{}", warning);
+  }
+}
+
 void warn_of_short_schedule(const Run& run) {
   const int64_t steps = run.config.training.steps, spans = run.state.schedule_steps;
   const int64_t end = spans - run.state.schedule_ahead;
@@ -205,6 +215,7 @@ RunStart find_start(Run& run) {
     state = start.initial_load->check(*run.model, now);
     if (!start.checkpoint) {
       warn_of_other_tokenizer(run);
+      warn_of_other_settings(run);
     }
   }
   if (run.config.peft.has_adapters()) {

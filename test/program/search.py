@@ -219,6 +219,7 @@ for arguments, message in {
     (f"--search.config={work / 'none.toml'}",): "none.toml",
     (f"--search.teacher={work / 'none'}",): "none",
     ("--space.sizes=false", "--space.attention_no_op=false", "--space.ffn_no_op=false"): "there is nothing to choose",
+    ("--space.sizes=false", "--space.ffn_widths=[16]"): "space.ffn_widths: has no effect with space.sizes = false",
     ("--budget.paramaters=3",): "did you mean",
 }.items():
     done = call(*search_in(work / "wrong"), *arguments)

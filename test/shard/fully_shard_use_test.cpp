@@ -87,6 +87,30 @@ TEST(FullyShard, PrefetchesTheNextUnitInForwardAndBackward) {
   });
 }
 
+// As with adapters, whose embeddings, norm and head are frozen.
+TEST(FullyShard, BackwardGathersAFrozenUnitOfTwoModulesOnce) {
+  on_mesh({.data_parallel_shard = 2}, [](mesh::DistributedContext& context) {
+    Stack model({.layers = 1});
+    for (const auto& [name, parameter] : nn::named_parameters(model)) {
+      parameter->set_trainable(name.starts_with("layer0."));
+    }
+    FullyShardOptions options = kDouble;
+    options.reshard_after_forward = ReshardPolicy::always;
+    FullySharded sharded = fully_shard(context, model, model.units(), options);
+    nn::materialize(model, at::kCPU, at::kDouble);
+    model.reset_parameters({.seed = 3});
+    const Rows rows = make_rows(2, 0);
+    sharded.begin_step();
+    const at::Tensor x = model.norm(model.layers[0](model.embed(rows.ids), rows.ids == kSpecial));
+    int64_t between = -1;  // bytes after backward of the head and before that of the norm, in the same unit
+    x.register_hook([&](const at::Tensor&) { between = sharded.gathered_bytes(); });
+    model.head(x, rows.labels).sum().backward();
+    EXPECT_EQ(between, sharded.unit_bytes().back());
+    sharded.finish_backward();
+    EXPECT_EQ(sharded.gathered_bytes(), 0);
+  });
+}
+
 // Units of the same size, which need no padding.
 struct Chain : nn::Module {
   Chain() {

@@ -2,7 +2,9 @@
 #include "lehr/state/checkpoint.h"
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
+#include "lehr/base/error.h"
 #include "lehr/state/integrity.h"
 #include "test/state/checkpoint_support.h"
 
@@ -35,6 +37,38 @@ TEST(Checkpoint, ChecksumsOfTextsFindAFlippedBitInThem) {
   EXPECT_THAT(
       find_damage(checkpoint, true, alone).value_or(""),
       HasSubstr("trainer.json: its bytes changed since it was saved"));
+}
+
+// The next open of a file fails while it exists.
+class NoMoreFiles {
+ public:
+  NoMoreFiles() {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit none{.rlim_cur = 0, .rlim_max = before_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &none);
+  }
+  ~NoMoreFiles() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  NoMoreFiles(const NoMoreFiles&) = delete;
+  NoMoreFiles& operator=(const NoMoreFiles&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST(Checkpoint, FilesThatCannotBeOpenedNowAreNotDamage) {
+  const TemporaryFolder folder;
+  CheckpointStore store(folder.path());
+  write_checkpoint(store, make_contents(7, 1));
+  OneRank alone;
+  try {
+    const NoMoreFiles limit;
+    find_damage(store.path_of(7), true, alone);
+    ADD_FAILURE() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::runtime);
+    EXPECT_THAT(error.what(), HasSubstr("integrity.json: cannot be opened: Too many open files"));
+  }
+  EXPECT_EQ(find_damage(store.path_of(7), true, alone), std::nullopt);
 }
 
 TEST(CheckpointStore, FindsOnlyFoldersWithTheExactName) {

@@ -1,6 +1,8 @@
 // The shape of a run's model: a flavor or a folder, changed by [model.args] and the tokenizer.
 #include "lehr/train/builders.h"
 
+#include <gmock/gmock.h>
+
 #include "test/base/usage_error.h"
 #include "test/train/support.h"
 
@@ -38,6 +40,24 @@ TEST(OtherTokenizerWarning, NamesTheTokenizerOfTheRunAndTheFolderOfTheModel) {
       other_tokenizer_warning(config, *tokenizer, model),
       "tokenizer.path: byte gives other ids than the tokenizer of the model, in " + model);
   EXPECT_EQ(other_tokenizer_warning(config, *tokenizer, folder.path()), "") << "it has none";
+}
+
+TEST(OtherSettingsWarning, NamesSettingsThatShapesDoNotShow) {
+  const std::string folder = "test/data/reference/qwen3_biases";
+  const auto families = testing::families();
+  const descriptor::ModelFamily& family = families.at("qwen3");
+  const auto args = family.from_hf_folder(folder);
+  EXPECT_EQ(other_settings_warning(family, *args, folder), "");
+  descriptor::ModelOverrides overrides;
+  overrides.max_position_embeddings = 2 * args->max_position_ids();
+  args->apply(overrides);
+  EXPECT_EQ(other_settings_warning(family, *args, folder), "") << "a longer context is a choice";
+  overrides.rms_norm_eps = 0.25;
+  args->apply(overrides);
+  EXPECT_THAT(
+      other_settings_warning(family, *args, folder),
+      ::testing::HasSubstr(folder + " has other settings than this run: rms_norm_eps is 1e-06 there and 0.25 here;"));
+  EXPECT_EQ(other_settings_warning(family, *args, "test/data/tokenizer"), "") << "it has no config.json";
 }
 
 }  // namespace
