@@ -19,6 +19,7 @@ struct Config {
     train.fields(v);
     v.group("goal", goal, "The goal of the run.");
   }
+  void complete() { train.complete(); }
   void check(lehr::Problems& problems) const { train.check(problems); }
 };
 

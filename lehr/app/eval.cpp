@@ -41,7 +41,7 @@ Node measure(
   Logger log("", !ranks.is_main());
   ModelAndData found;
   const auto folder = folder_of_model(config, options.model, ranks);
-  ranks.main_first([&] { found = open_model_and_data(config, folder, specs.families(), log, ranks.is_main()); });
+  ranks.main_first([&] { found = open_model_and_data(config, folder, specs, log, ranks.is_main()); });
   require(
       options.train_data || found.data.validation,
       "lehr eval: the config has no held-out data; set data.validation_fraction or data.validation_path, or use "
@@ -57,12 +57,19 @@ Node measure(
   const auto rows = ranks.share(config.validation.local_batch_size * ranks.data_parallel_size());
   const auto& source = options.train_data ? found.data.train_once : found.data.validation;
   const auto stream = source(rows, config.validation.max_rows());
-  const auto result = train::validate(*model, *found.task, *stream, {.ranks = &ranks, .device = device});
+  const auto result = found.build->validate(*model, *found.task, *stream, {.ranks = &ranks, .device = device});
+  if (!std::isfinite(result.loss)) {
+    fail_runtime(
+        "lehr eval: the loss of {} is {}: a weight or a hidden state is not finite (docs/debugging.md)",
+        folder.string(),
+        result.loss);
+  }
   Node report = Node::make_table();
   report.set("model", Node(folder.string()));
   report.set("loss", Node(result.loss));
   if (!train::reads_whole_texts(config.training.task)) {
-    report.set("perplexity", Node(std::exp(result.loss)));
+    const double perplexity = std::exp(result.loss);
+    report.set("perplexity", std::isfinite(perplexity) ? Node(perplexity) : Node());
   }
   report.set("items", Node(result.valid));
   for (const auto& [name, value] : result.metrics) {

@@ -42,11 +42,12 @@ void warn_of_another_base(const pretrained::ModelFolder& model, Logger& log) {
 ModelAndData open_model_and_data(
     const train::TrainConfig& config,
     const std::filesystem::path& folder,
-    const descriptor::ModelFamilies& families,
+    const train::TrainSpecs& specs,
     Logger& log,
     bool is_main) {
   ModelAndData opened;
-  opened.model = pretrained::ModelFolder::open(folder, families);
+  opened.model = pretrained::ModelFolder::open(folder, specs.families());
+  opened.build = &specs.of_hf_folder(opened.model.base).build;
   if (is_main) {
     warn_of_another_base(opened.model, log);
   }
@@ -72,9 +73,9 @@ ModelAndData open_model_and_data(
       log.warn("{}", warning);
     }
   }
-  opened.data = train::open_run_data(
+  opened.data = opened.build->data(
       config, *opened.tokenizer, shape->vocab_size(), [&](const std::string& text) { log.info("{}", text); });
-  opened.task = train::build_task(config);
+  opened.task = opened.build->task(config);
   return opened;
 }
 

@@ -10,12 +10,14 @@
 #include "lehr/pretrained/model_folder.h"
 #include "lehr/train/batches.h"
 #include "lehr/train/ranks.h"
+#include "lehr/train/train_spec.h"
 
 namespace lehr::app {
 
 /// A model that is opened but not loaded, and data that fits it.
 struct ModelAndData {
   pretrained::ModelFolder model;
+  const train::Builders* build = nullptr;  ///< Those of the model's family, which made `data` and `task`.
   std::unique_ptr<data::Tokenizer> tokenizer;
   train::RunData data;
   std::unique_ptr<train::TrainTask> task;
@@ -31,12 +33,14 @@ std::filesystem::path folder_of_model(
 /// Warns if `model` is an adapter folder of a run that was trained on other base weights. For the main rank.
 void warn_of_another_base(const pretrained::ModelFolder& model, Logger& log);
 
-/// Opens the model in `folder` and the config's data; `is_main`: on the main rank, which warns. Throws usage errors
-/// that name a key of the config: sequences longer than the model's positions, a head of another task.
+/// Opens the model in `folder` and the config's data; `is_main`: on the main rank, which warns. Data and task are those
+/// of the train spec of the model's family in `specs`, which must outlive the result; the tokenizer is that of the
+/// config or of the folder. Throws usage errors that name a key of the config: sequences longer than the model's
+/// positions, a head of another task.
 ModelAndData open_model_and_data(
     const train::TrainConfig& config,
     const std::filesystem::path& folder,
-    const descriptor::ModelFamilies& families,
+    const train::TrainSpecs& specs,
     Logger& log,
     bool is_main);
 

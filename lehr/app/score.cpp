@@ -135,7 +135,7 @@ void score_on(
   ModelAndData found;
   ranks.main_first([&] {
     prune::require_writable(options.output);
-    found = open_model_and_data(config, folder, specs.families(), log, ranks.is_main());
+    found = open_model_and_data(config, folder, specs, log, ranks.is_main());
   });
   const pretrained::ModelFolder& opened = found.model;
   const train::RunData& data = found.data;

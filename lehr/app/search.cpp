@@ -114,7 +114,7 @@ bool run_search(
   Logger log("", !ranks.is_main());
   const std::filesystem::path teacher = folder_of_model(config, wanted.search.teacher, ranks);
   ModelAndData opened;
-  ranks.main_first([&] { opened = open_model_and_data(config, teacher, specs.families(), log, ranks.is_main()); });
+  ranks.main_first([&] { opened = open_model_and_data(config, teacher, specs, log, ranks.is_main()); });
   require(
       !opened.model.has_adapters(),
       "{}: holds adapters; merge them into their base first: lehr merge --adapter {}",
@@ -122,7 +122,7 @@ bool run_search(
       teacher.string());
   config.data.repeat = true;  // local distillation may take more steps than one pass over the data
   opened.data.train =
-      train::open_run_data(config, *opened.tokenizer, opened.model.args->vocab_size(), [](const std::string&) {}).train;
+      opened.build->data(config, *opened.tokenizer, opened.model.args->vocab_size(), [](const std::string&) {}).train;
   // Refused now, and not after hours of other stages.
   const train::TrainConfig run = distillation_run(of_run, wanted, teacher, teacher, "");
   if (wanted.distillation.steps > 0) {

@@ -37,9 +37,7 @@ RowKeys keys_of(const DatasetConfig& columns) {
   RowKeys keys{.optional = {"tools", "chat_template_kwargs"}};
   if (columns.prompt_key.empty()) {
     keys.required = {columns.messages_key};
-    if (columns.messages_key == kShareGptKey) {  // a column of other tables may have any type
-      keys.optional.emplace_back("system");
-    }
+    keys.optional.emplace_back("system");
   } else {
     keys.required = {columns.prompt_key, columns.answer_key};
     if (!columns.input_key.empty()) {

@@ -43,6 +43,18 @@ RowSpan from(const RowSpan& out, int64_t position) {
 
 }  // namespace
 
+namespace {
+// Whether some document has a token to predict.
+bool has_longer_document(const TokenStream& stream) {
+  for (int64_t i = 0; i < stream.num_documents(); ++i) {
+    if (stream.document(i).size() > 1) {
+      return true;
+    }
+  }
+  return false;
+}
+}  // namespace
+
 PackedRows::PackedRows(TokenStream stream, PackingOptions options) : stream_(std::move(stream)), options_(options) {
   require(
       options.seq_len > 0 && options.seq_len < (int64_t{1} << 31),
@@ -52,7 +64,8 @@ PackedRows::PackedRows(TokenStream stream, PackingOptions options) : stream_(std
     plan_whole();
   } else {
     // The stream's last token predicts nothing, so it needs no sequence of its own.
-    num_rows_ = (std::max<int64_t>(stream_.num_tokens() - 1, 0) + options.seq_len - 1) / options.seq_len;
+    const int64_t predicting = has_longer_document(stream_) ? stream_.num_tokens() - 1 : 0;
+    num_rows_ = (predicting + options.seq_len - 1) / options.seq_len;
   }
   require(
       num_rows_ > 0,

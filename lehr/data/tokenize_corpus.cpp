@@ -39,6 +39,11 @@ TokenizeProgress tokenize_documents(
   CorpusReader reader(std::move(sources));
   const std::optional<int32_t> eos = options.append_eos ? tokenizer.eos_id() : std::nullopt;
   const SpecialTokens special = options.special_tokens ? tokenizer.special_tokens() : SpecialTokens{};
+  if (options.append_eos && !eos && special.after.empty() && options.inform) {
+    options.inform(
+        "the tokenizer names no eos_token, so nothing marks the end of a document; name it in tokenizer_config.json "
+        "beside tokenizer.json");
+  }
 
   const auto take = [&]() -> std::optional<TextChunk> {
     TextChunk chunk;

@@ -33,7 +33,7 @@ struct TokenizeOptions {
   bool special_tokens = true;
   /// Called from time to time on the calling thread, and once at the end.
   std::function<void(const TokenizeProgress&)> progress{};
-  /// Receives LoneSurrogates::report() at the end, unless it is empty.
+  /// Receives a sentence if documents get no end, and LoneSurrogates::report() at the end unless it is empty.
   std::function<void(const std::string&)> inform{};
 };
 

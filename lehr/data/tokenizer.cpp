@@ -4,10 +4,32 @@
 #include "lehr/base/error.h"
 #include "lehr/data/tokenizer_file.h"
 #include "lehr/data/tokenizer_kinds.h"
+#include "lehr/data/tokenizer_read.h"
 
 namespace lehr::data {
 
 namespace fs = std::filesystem;
+
+namespace {
+// The files of a tokenizer in a model's folder.
+std::vector<fs::path> files_of(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const char* name :
+       {"tokenizer.json",
+        kTokenizerConfigFile,
+        kSpecialTokensFile,
+        "added_tokens.json",
+        "vocab.json",
+        "merges.txt",
+        "chat_template.jinja",
+        "chat_template.json"}) {
+    if (const auto found = find_file(folder, name)) {
+      files.push_back(*found);
+    }
+  }
+  return files;
+}
+}  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& what, const std::string& subject) {
   if (what == "byte") {
@@ -20,27 +42,15 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& what, const std::st
         "{}: {}: no such file or folder; expected \"byte\", a folder with tokenizer.json, or a tokenizer.json",
         subject,
         what);
-    return make_bpe_tokenizer(path, std::nullopt, {path});
+    const std::string name = path.filename().string();
+    const bool has_own_name = name == "tokenizer.json" || name == "tokenizer.json.gz";  // as in a model's folder
+    return make_bpe_tokenizer(path, has_own_name ? files_of(path.parent_path()) : std::vector{path});
   }
   const std::optional<fs::path> file = find_file(path, "tokenizer.json");
   if (!file) {
     fail("{}: {}: the folder has no tokenizer.json (nor tokenizer.json.gz)", subject, what);
   }
-  std::vector<fs::path> files;
-  for (const char* name :
-       {"tokenizer.json",
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-        "added_tokens.json",
-        "vocab.json",
-        "merges.txt",
-        "chat_template.jinja",
-        "chat_template.json"}) {
-    if (const auto found = find_file(path, name)) {
-      files.push_back(*found);
-    }
-  }
-  return make_bpe_tokenizer(*file, find_file(path, "tokenizer_config.json"), std::move(files));
+  return make_bpe_tokenizer(*file, files_of(path));
 }
 
 std::vector<std::vector<int32_t>> Tokenizer::encode_parts(std::string_view text, std::span<const size_t> cuts) const {

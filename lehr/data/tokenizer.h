@@ -64,7 +64,7 @@ class Tokenizer {
 };
 
 /// Opens a tokenizer: the word "byte" (ids 0..255 are bytes, 256 ends a document), a folder that contains
-/// tokenizer.json (and optionally tokenizer_config.json), or the tokenizer.json itself (also `.gz`). Throws a usage
+/// tokenizer.json (and optionally the files beside it), or the tokenizer.json itself (also `.gz`). Throws a usage
 /// error that names the file and the field if it cannot be read or uses an unsupported feature.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& what, const std::string& subject = "tokenizer");
 

@@ -109,10 +109,8 @@ class BpeTokenizer : public Tokenizer {
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(
-    const std::filesystem::path& file,
-    const std::optional<std::filesystem::path>& config,
-    std::vector<std::filesystem::path> files) {
-  return std::make_unique<BpeTokenizer>(read_tokenizer(file, config), std::move(files));
+    const std::filesystem::path& file, std::vector<std::filesystem::path> files) {
+  return std::make_unique<BpeTokenizer>(read_tokenizer(file, files), std::move(files));
 }
 
 }  // namespace lehr::data

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -32,8 +31,6 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer();
 
 /// BPE from tokenizer.json (see read_tokenizer). `files` are those of its folder.
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(
-    const std::filesystem::path& file,
-    const std::optional<std::filesystem::path>& config,
-    std::vector<std::filesystem::path> files);
+    const std::filesystem::path& file, std::vector<std::filesystem::path> files);
 
 }  // namespace lehr::data

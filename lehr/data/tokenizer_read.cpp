@@ -225,7 +225,7 @@ void read_added_tokens(RawTokenizer& raw, const std::string& name, std::vector<A
 
 /// Returns the id of eos_token and the like: a string, or an object with `content`.
 std::optional<int32_t> read_named_token(
-    const json& config, const char* key, const std::string& name, const Vocabulary& vocabulary) {
+    const json& config, const char* key, const std::string& name, const Vocabulary& vocabulary, bool must_exist) {
   const auto node = json_or<json>(config, key, json(), name + ": ");
   if (node.is_null()) {
     return std::nullopt;
@@ -233,8 +233,53 @@ std::optional<int32_t> read_named_token(
   const auto content = node.is_object() ? json_at<std::string>(node, "content", fmt::format("{}: {}", name, key))
                                         : json_at<std::string>(config, key, name + ": ");
   const int32_t id = vocabulary.id_of_spelling(content);
-  require(id >= 0, "{}: {}: \"{}\" is not a token of this tokenizer", name, key, content);
-  return id;
+  require(id >= 0 || !must_exist, "{}: {}: \"{}\" is not a token of this tokenizer", name, key, content);
+  return id >= 0 ? std::optional(id) : std::nullopt;
+}
+
+json read_object(const std::filesystem::path& file) {
+  const std::string name = file.string();
+  json node;
+  try {
+    const std::string text = read_whole_file(file);
+    require_json_shape(text, name);
+    node = json::parse(text);
+  } catch (const json::exception& error) {
+    fail("{}: not valid JSON: {}", name, error.what());
+  }
+  require(node.is_object(), "{}: expected an object, found {}", name, node.type_name());
+  return node;
+}
+
+/// The file of that name among `files`, also as .gz.
+std::optional<std::filesystem::path> file_named(const std::vector<std::filesystem::path>& files, const char* name) {
+  const auto found = std::find_if(files.begin(), files.end(), [&](const std::filesystem::path& file) {
+    return (file.extension() == ".gz" ? file.stem() : file.filename()) == name;
+  });
+  return found == files.end() ? std::nullopt : std::optional(*found);
+}
+
+void read_named_tokens(
+    const std::vector<std::filesystem::path>& files, const Vocabulary& vocabulary, TokenizerParts& parts) {
+  bool is_complete = false;
+  for (const char* name : {kTokenizerConfigFile, kSpecialTokensFile}) {
+    const auto file = file_named(files, name);
+    if (!file || is_complete) {
+      continue;
+    }
+    const json node = read_object(*file);
+    is_complete = node.contains("added_tokens_decoder");
+    for (const auto& [key, id] :
+         {std::pair("eos_token", &parts.eos_id),
+          std::pair("bos_token", &parts.bos_id),
+          std::pair("pad_token", &parts.pad_id)}) {
+      // Older versions wrote the second file, with tokens that they added when they read it.
+      const bool is_config = name == kTokenizerConfigFile;
+      if (const auto named = read_named_token(node, key, file->string(), vocabulary, is_config)) {
+        *id = named;
+      }
+    }
+  }
 }
 
 /// Returns whether every character has some token, if only those of its bytes.
@@ -269,7 +314,7 @@ bool keeps_words_apart(const RawTokenizer& raw, const BpeOptions& options, const
 
 }  // namespace
 
-TokenizerParts read_tokenizer(const std::filesystem::path& file, const std::optional<std::filesystem::path>& config) {
+TokenizerParts read_tokenizer(const std::filesystem::path& file, const std::vector<std::filesystem::path>& files) {
   const std::string name = file.string();
   RawTokenizer raw = read_raw(file);
   TokenizerParts parts;
@@ -282,21 +327,7 @@ TokenizerParts read_tokenizer(const std::filesystem::path& file, const std::opti
   read_added_tokens(raw, name, parts.added);
   parts.special =
       read_post_processor(raw.top.value("post_processor", json()), raw.vocabulary, name + ": post_processor");
-  if (config) {
-    const std::string config_name = config->string();
-    json node;
-    try {
-      const std::string text = read_whole_file(*config);
-      require_json_shape(text, config_name);
-      node = json::parse(text);
-    } catch (const json::exception& error) {
-      fail("{}: not valid JSON: {}", config_name, error.what());
-    }
-    require(node.is_object(), "{}: expected an object, found {}", config_name, node.type_name());
-    parts.eos_id = read_named_token(node, "eos_token", config_name, raw.vocabulary);
-    parts.bos_id = read_named_token(node, "bos_token", config_name, raw.vocabulary);
-    parts.pad_id = read_named_token(node, "pad_token", config_name, raw.vocabulary);
-  }
+  read_named_tokens(files, raw.vocabulary, parts);
   const BpeOptions options = read_options(raw.model, name + ": model");
   if (const std::string space = parts.decoder->space(); keeps_words_apart(raw, options, space)) {
     parts.pre_tokenizer.split_before(space);

@@ -29,9 +29,15 @@ struct TokenizerParts {
   std::optional<int32_t> pad_id;
 };
 
-/// Reads `file` (tokenizer.json, also `.gz`) and, if given, `config` (tokenizer_config.json), of which only eos_token,
-/// bos_token and pad_token are used: ids depend on `file` alone. Throws a usage error that names file and field if
-/// something is missing, wrong or unsupported. Truncation and padding are ignored.
-TokenizerParts read_tokenizer(const std::filesystem::path& file, const std::optional<std::filesystem::path>& config);
+/// Files that name the tokens eos_token, bos_token and pad_token.
+inline constexpr const char* kTokenizerConfigFile = "tokenizer_config.json";
+inline constexpr const char* kSpecialTokensFile = "special_tokens_map.json";
+
+/// Reads `file` (tokenizer.json, also `.gz`). The tokens eos_token, bos_token and pad_token are those that
+/// tokenizer_config.json among `files` names, and, as in transformers, those of special_tokens_map.json unless the
+/// former has added_tokens_decoder. Ids depend on `file` alone. Throws a usage error that names file and field if
+/// something is missing, wrong or unsupported. Truncation and padding are ignored, and so are add_bos_token and
+/// add_eos_token, as in transformers 5.
+TokenizerParts read_tokenizer(const std::filesystem::path& file, const std::vector<std::filesystem::path>& files);
 
 }  // namespace lehr::data

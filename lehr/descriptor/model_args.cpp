@@ -120,6 +120,16 @@ namespace fs = std::filesystem;
 
 fs::path config_file(const fs::path& folder) {
   if (!fs::is_directory(folder)) {
+    const bool may_be_of_hub = folder.is_relative() && std::distance(folder.begin(), folder.end()) == 2;
+    require(
+        fs::exists(folder),
+        "{}: no such folder{}",
+        folder.string(),
+        may_be_of_hub ? fmt::format(
+                            "; if it is a model of the Hugging Face Hub, download it (hf download {} --local-dir DIR), "
+                            "and name its folder",
+                            folder.string())
+                      : "");
     return folder;
   }
   if (!fs::exists(folder / "config.json")) {

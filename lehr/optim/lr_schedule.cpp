@@ -195,6 +195,15 @@ void LRSchedulerConfig::check(Problems& all_problems) const {
   if (!phases.empty() && decay_ratio) {
     problems.add("lr_scheduler.decay_ratio", "has no effect with `phases`; remove one of the two");
   }
+  if (!phases.empty() && decay_type != DecayType::linear) {
+    problems.add("lr_scheduler.decay_type", "has no effect with `phases`; set the `mode` of a phase");
+  }
+  if (!phases.empty() && min_lr_factor != 0) {
+    problems.add("lr_scheduler.min_lr_factor", "has no effect with `phases`; set the target of the last phase");
+  }
+  if (phases.empty() && initial_multiplier != 0) {
+    problems.add("lr_scheduler.initial_multiplier", "has no effect without `phases`");
+  }
   // A number of steps that is not positive is reported by its own rule.
   if (total_steps && *total_steps > 0 && problems.empty()) {
     phases.empty() ? check_decay_fits(*this, *total_steps, problems) : check_phases_fit(phases, *total_steps, problems);

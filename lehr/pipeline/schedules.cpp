@@ -145,7 +145,7 @@ Schedule parse_schedule(std::string_view name) {
   std::string nearest;
   const auto meant = suggest(lower(name), known);
   for (const ScheduleInfo& info : kSchedules) {
-    names += (names.empty() ? "" : ", ") + std::string(info.name);
+    names += (names.empty() ? "" : ", ") + std::string(info.name) + (info.has_backward ? "" : " (forward only)");
     if (meant && lower(info.name) == *meant) {
       nearest = fmt::format("; did you mean {}?", info.name);
     }

@@ -136,7 +136,11 @@ void ParallelismConfig::check(Problems& problems) const {
         "pipeline_parallel_last_stage_less_layers, or set \"even\"");
   }
   try {
-    pipeline::parse_schedule(pipeline_parallel_schedule);
+    const auto& info = pipeline::schedule_info(pipeline::parse_schedule(pipeline_parallel_schedule));
+    if (!info.has_backward) {
+      problems.add(
+          "parallelism.pipeline_parallel_schedule", fmt::format("{} has no backward, so it cannot train", info.name));
+    }
   } catch (const Error& error) {
     problems.add("parallelism.pipeline_parallel_schedule", error.what());
   }

@@ -1,6 +1,7 @@
 #include "lehr/train/generate.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "lehr/base/error.h"
 #include "lehr/base/random.h"
@@ -10,8 +11,13 @@
 namespace lehr::train {
 
 int64_t sample_token(const at::Tensor& logits, const SamplingOptions& options, double uniform) {
+  const auto most_likely = logits.argmax().item<int64_t>();  // a NaN, if there is one
+  const double largest = logits[most_likely].item<double>();
+  if (!std::isfinite(largest)) {
+    fail_runtime("generate: a logit is {}, so there is no next token: a weight or a hidden state is not finite", largest);
+  }
   if (options.temperature == 0) {
-    return logits.argmax().item<int64_t>();
+    return most_likely;
   }
   auto [values, ids] = (logits.to(at::kDouble).cpu() / options.temperature).sort(/*dim=*/-1, /*descending=*/true);
   if (options.top_k > 0 && options.top_k < values.size(0)) {

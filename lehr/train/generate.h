@@ -25,7 +25,8 @@ struct SamplingOptions {
   const Ranks* ranks = nullptr;           ///< Null: one device. All ranks must call, and all get the same tokens.
 };
 
-/// Samples one token from `logits` (V): the deterministic part of sampling. `uniform` is in [0, 1).
+/// Samples one token from `logits` (V): the deterministic part of sampling. `uniform` is in [0, 1). Throws a runtime
+/// error if a logit is NaN or infinite.
 int64_t sample_token(const at::Tensor& logits, const SamplingOptions& options, double uniform);
 
 /// Throws a usage error if text cannot be generated on these ranks: tensor parallelism pads sequences, which the state

@@ -189,6 +189,8 @@ void warn_of_step(Logger& log, const ReliabilityConfig& config, int64_t step, co
         "{}; {}",
         LossSpikes(config).describe(step, result.loss, *result.spike),
         result.updated ? "the update was applied" : "the update was skipped");
+  } else if (!result.updated && result.work.valid == 0) {
+    log.warn("step {}: no token of its data has a label, so there is nothing to learn; the update was skipped", step);
   } else if (!result.updated) {
     log.warn("step {}: loss or gradient is not finite; the update was skipped", step);
   }

@@ -6,6 +6,7 @@
 #include "lehr/descriptor/block_config.h"
 #include "lehr/ops/cpu_choice.h"
 #include "lehr/ops/cuda.h"
+#include "lehr/state/weights.h"
 #include "lehr/train/attention_path.h"
 #include "lehr/train/float8.h"
 #include "lehr/train/gpu_card.h"
@@ -91,6 +92,18 @@ void report_parts(
         config.peft.has_adapters() ? fmt::format("; rank {}, alpha {}", config.peft.r, config.peft.alpha) : "");
   }
 }
+// Reports where the weights of a new run come from, if that is not the seed alone.
+void report_weights(Logger& log, const TrainConfig& config) {
+  const std::string& assets = config.model.hf_assets_path;
+  if (config.checkpoint.initial_load_path) {
+    log.info("weights    loaded from {}", *config.checkpoint.initial_load_path);
+  } else if (!assets.empty() && state::WeightReader::exists(assets)) {
+    log.warn(
+        "model.hf_assets_path: the weights in {} are not loaded, and the run starts from random ones; to train the "
+        "model further, set checkpoint.initial_load_path to this folder, too",
+        assets);
+  }
+}
 }  // namespace
 
 void RunLog::report_start(
@@ -167,6 +180,9 @@ void RunLog::report_start(
         t.steps,
         folder_.string());
     return;
+  }
+  if (state.step == 0) {
+    report_weights(log_, config_);
   }
   log_.info(
       "run        steps {} to {}, at most {} tokens each ({} sequences of {}{}), seed {}, results in {}",

@@ -66,8 +66,6 @@ pipeline::Program build_pipeline_program(const TrainConfig& config, int64_t num_
     options.schedule = pipeline::parse_schedule(parallelism.pipeline_parallel_schedule);
   });
   const auto& info = pipeline::schedule_info(options.schedule);
-  require(
-      info.has_backward, "parallelism.pipeline_parallel_schedule: {} has no backward, so it cannot train", info.name);
   const int64_t asked = parallelism.pipeline_parallel_stages_per_rank;
   options.num_stages_per_rank = asked > 0 ? asked : info.default_stages_per_rank;
   pipeline::Program program;

@@ -24,4 +24,8 @@ const TrainSpec& TrainSpecs::at(const ModelConfig& config) const {
   return specs_.at(family.name);
 }
 
+const TrainSpec& TrainSpecs::of_hf_folder(const std::filesystem::path& folder) const {
+  return specs_.at(families_.of_hf_folder(folder).name);
+}
+
 }  // namespace lehr::train

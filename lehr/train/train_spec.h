@@ -1,6 +1,7 @@
 // Train specs: the model families that a program can train, each with the functions that build its runs.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -36,6 +37,8 @@ class TrainSpecs {
   /// Returns the spec for the config: by model.hf_assets_path's config.json if that is set, else by model.name. Throws
   /// a usage error that lists the known families, or if both are set and differ.
   const TrainSpec& at(const ModelConfig& config) const;
+  /// Returns the spec of the family that reads `folder`/config.json. Throws a usage error that lists the known ones.
+  const TrainSpec& of_hf_folder(const std::filesystem::path& folder) const;
 
  private:
   descriptor::ModelFamilies families_;

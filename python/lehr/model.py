@@ -38,6 +38,10 @@ class Tokenizer:
         """The text of `ids`; with `skip_special`, without special tokens."""
         return call(self._core.decode, [expect_integer("ids", id) for id in ids], bool(skip_special))
 
+    def _decode_after(self, before: list[int], ids: list[int]) -> str:
+        """What `ids` add to the text of `before`: some tokenizers leave out a space at the start of a text."""
+        return call(self._core.decode_after, before, ids, True)
+
     @property
     def special_tokens(self) -> tuple[list[int], list[int]]:
         """The ids that belong before and after a text outside of a chat template, such as a BOS."""
@@ -143,7 +147,7 @@ class Model:
         new = callbacks.call(self._core.generate, ids, expect_integer("max_new_tokens", max_new_tokens),
                              float(temperature), expect_integer("top_k", top_k), float(top_p),
                              expect_integer("seed", seed), stop_ids, address)
-        return self.tokenizer.decode(new, skip_special=True) if isinstance(prompt, str) else new
+        return self.tokenizer._decode_after(ids, new) if isinstance(prompt, str) else new
 
     @property
     def tokenizer(self) -> Tokenizer:

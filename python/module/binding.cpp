@@ -43,6 +43,7 @@ TORCH_LIBRARY_FRAGMENT(lehr, library) {
       .def("encode", &Tokenizer::encode)
       .def("special_tokens", &Tokenizer::special_tokens)
       .def("decode", &Tokenizer::decode)
+      .def("decode_after", &Tokenizer::decode_after)
       .def("vocab_size", &Tokenizer::vocab_size);
   library.class_<Model>("Model")
       .def(torch::init([](const std::string& folder, const std::string& device, at::ScalarType dtype) {

@@ -9,6 +9,7 @@
 #include "lehr/app/models.h"
 #include "lehr/base/error.h"
 #include "lehr/config/json.h"
+#include "lehr/data/decode_after.h"
 #include "lehr/pretrained/model_folder.h"
 #include "lehr/state/dtype.h"
 #include "lehr/train/device.h"
@@ -80,15 +81,25 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>> Tokenizer::special_tokens
   return {{special.before.begin(), special.before.end()}, {special.after.begin(), special.after.end()}};
 }
 
-std::string Tokenizer::decode(const std::vector<int64_t>& ids, bool skip_special) const {
+namespace {
+std::vector<int32_t> narrow(const std::vector<int64_t>& ids) {
   for (const int64_t id : ids) {
     require(
         id >= 0 && id <= std::numeric_limits<int32_t>::max(),
         "decode: expected ids from 0 on that are int32, found {}",
         id);
   }
-  const std::vector<int32_t> narrow(ids.begin(), ids.end());
-  return tokenizer_->decode(narrow, skip_special);
+  return {ids.begin(), ids.end()};
+}
+}  // namespace
+
+std::string Tokenizer::decode(const std::vector<int64_t>& ids, bool skip_special) const {
+  return tokenizer_->decode(narrow(ids), skip_special);
+}
+
+std::string Tokenizer::decode_after(
+    const std::vector<int64_t>& before, const std::vector<int64_t>& ids, bool skip_special) const {
+  return data::decode_after(*tokenizer_, narrow(before), narrow(ids), skip_special);
 }
 
 c10::intrusive_ptr<Model> Model::load(const std::string& folder, const std::string& device, at::ScalarType dtype) {

@@ -40,7 +40,11 @@ class OwnLoss : public train::TrainTask {
         "dimensions, requires_grad = {}",
         loss.dim(),
         loss.requires_grad());
-    return loss;
+    if (!outputs.future_nll.defined()) {
+      return loss;
+    }
+    // What the task adds to the cross-entropy: the gradient of multi-token prediction.
+    return loss + (task_->compute_loss(outputs, batch) - outputs.nll().sum());
   }
   std::map<std::string, at::Tensor> compute_metrics(
       const nn::ModelOutputs& outputs, const train::Batch& batch) const override {

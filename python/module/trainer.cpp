@@ -90,6 +90,10 @@ train::TrainSpecs Trainer::specs_of(const train::TrainConfig& config) const {
   }
   train::TrainSpec spec = known.at(config.model);
   if (options_.loss) {
+    require(
+        !config.distillation.teacher,
+        "distillation.teacher: the comparison with the teacher is the loss of the run, so `loss` would not be called; "
+        "remove one of them");
     spec.build.task = [build = spec.build.task, options = options_](const train::TrainConfig& of) {
       return own_loss(build(of), options.loss, options.exchange);
     };

@@ -153,9 +153,22 @@ TEST(PiecewiseSchedule, RefusesContradictoryPhases) {
           testing::HasSubstr("lr_scheduler.phases.0.steps"),
           testing::HasSubstr("lr_scheduler.phases.1.steps"),
           testing::HasSubstr("lr_scheduler.phases.1.percentage")));
-  config.phases = {{.mode = PhaseMode::rest}};
-  config.decay_ratio = 0.5;
-  EXPECT_THAT(problems_of(config, 10), testing::HasSubstr("no effect with `phases`"));
+}
+
+TEST(LRSchedule, RefusesKeysOfTheOtherKindOfSchedule) {
+  const std::vector<SchedulePhaseConfig> phases{{.mode = PhaseMode::rest}};
+  EXPECT_EQ(problems_of({.phases = phases}, 10), "");
+  EXPECT_EQ(problems_of({.initial_multiplier = 0.5, .phases = phases}, 10), "");
+  for (const LRSchedulerConfig& config :
+       {LRSchedulerConfig{.warmup_steps = 1, .phases = phases},
+        LRSchedulerConfig{.decay_ratio = 0.5, .phases = phases},
+        LRSchedulerConfig{.decay_type = DecayType::cosine, .phases = phases},
+        LRSchedulerConfig{.min_lr_factor = 0.5, .phases = phases}}) {
+    EXPECT_THAT(problems_of(config, 10), testing::HasSubstr("has no effect with `phases`"));
+  }
+  EXPECT_EQ(
+      problems_of({.warmup_steps = 1, .initial_multiplier = 0.5}, 10),
+      "lr_scheduler.initial_multiplier: has no effect without `phases`");
 }
 
 }  // namespace

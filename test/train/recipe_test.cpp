@@ -320,6 +320,7 @@ TEST_P(Recipes, RefuseConflictsBetweenKeys) {
       {"lr_scheduler.warmup_steps", "100000000"},
       {"profiling.profile_freq", "1"},
       {"parallelism.pipeline_parallel_schedule", "1F1C"},
+      {"parallelism.pipeline_parallel_schedule", "Inference"},
       {"parallelism.pipeline_parallel_microbatch_size", "0"},
   };
   for (const auto& [key, value] : conflicts) {
