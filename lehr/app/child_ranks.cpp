@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -43,10 +44,13 @@ constexpr seconds kCrashReportTime{4};
 constexpr seconds kTermTime{2};
 // After a rank stopped because of a signal to it alone: the time for the others to save and stop.
 constexpr seconds kStopTime{120};
+// After a signal ended a script: the time for what it started to save.
+constexpr seconds kSaveTime{600};
 
 struct Child {
   pid_t pid = 0;
-  std::optional<int> status;  // from waitpid, once the process has ended
+  std::optional<int> leader;  // from waitpid, once the process has ended
+  std::optional<int> status;  // the same, once nothing that it started saves any more
   ChildOutput out, err;
 };
 
@@ -90,7 +94,7 @@ class ChildRanks {
   ~ChildRanks() {
     end_all(SIGKILL);
     for (Child& child : children_) {
-      if (child.pid > 0 && !child.status) {
+      if (child.pid > 0 && !child.leader) {
         ::waitpid(child.pid, nullptr, 0);
       }
     }
@@ -196,6 +200,10 @@ class ChildRanks {
     const int out = options_.all_output ? child.out.write_end() : rank > 0 ? nothing : STDOUT_FILENO;
     const int err = options_.all_output || rank > 0 ? child.err.write_end() : STDERR_FILENO;
     const pid_t launcher = ::getpid();
+    std::array<int, 2> failure{};  // execve closes it, or its error goes through it
+    if (::pipe2(failure.data(), O_CLOEXEC) != 0) {
+      fail_runtime("lehr launch: cannot start rank {}: {}", rank, std::strerror(errno));
+    }
     child.pid = ::fork();
     if (child.pid == 0) {
       // A process group of its own: Ctrl-C reaches only the launcher, which forwards it once.
@@ -208,14 +216,27 @@ class ChildRanks {
       ::dup2(out, STDOUT_FILENO);
       ::dup2(err, STDERR_FILENO);
       ::sigprocmask(SIG_SETMASK, &childrens_mask_, nullptr);
+      ::signal(SIGPIPE, SIG_DFL);
       ::execve(options_.program.c_str(), arguments.data(), environment.data());
+      const int reason = errno;
+      static_cast<void>(!::write(failure[1], &reason, sizeof reason));
       ::_exit(127);
     }
     const int problem = errno;
     ::close(nothing);
+    ::close(failure[1]);
+    int reason = 0;
+    const bool failed = child.pid > 0 && ::read(failure[0], &reason, sizeof reason) == sizeof reason;
+    ::close(failure[0]);
     if (child.pid < 0) {
       fail_runtime("lehr launch: cannot start rank {}: {}", rank, std::strerror(problem));
     }
+    require(
+        !failed,
+        "lehr launch: {} cannot be executed: {}{}",
+        options_.program,
+        std::strerror(reason),
+        reason == ENOEXEC ? "; a script begins with #! and the path of its interpreter" : "");
     ::setpgid(child.pid, child.pid);
     child.out.close_write_end();
     child.err.close_write_end();
@@ -246,11 +267,21 @@ class ChildRanks {
       }
     }
     for (size_t rank = 0; rank < children_.size(); ++rank) {
+      Child& child = children_[rank];
       int status = 0;
-      if (!children_[rank].status && ::waitpid(children_[rank].pid, &status, WNOHANG) > 0) {
-        children_[rank].status = status;
-        ended(rank, status);
+      if (!child.leader && ::waitpid(child.pid, &status, WNOHANG) > 0) {
+        child.leader = status;
       }
+      if (!child.leader || child.status) {
+        continue;
+      }
+      // A shell script ends by the signal at once, while the program that it runs still saves.
+      if (passed_on_ != 0 && ::kill(-child.pid, 0) == 0) {
+        deadline_ = deadline_.value_or(Clock::now() + kSaveTime);
+        continue;
+      }
+      child.status = child.leader;
+      ended(rank, *child.status);
     }
   }
 
@@ -362,6 +393,8 @@ bool leave_out(std::optional<int64_t> cause, const ChildRanksOptions& options, L
 }  // namespace
 
 int run_child_ranks(const ChildRanksOptions& options) {
+  std::signal(SIGPIPE, SIG_IGN);  // ranks save even if the reader of their output has gone
+  std::signal(SIGCHLD, SIG_DFL);  // ignored, it would hide how the ranks end
   sigset_t signals, before;
   sigemptyset(&signals);
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGCHLD}) {

@@ -7,6 +7,7 @@
 #include "lehr/app/stop_notice.h"
 #include "lehr/app/written_model.h"
 #include "lehr/base/error.h"
+#include "lehr/base/printable.h"
 #include "lehr/config/command_line.h"
 #include "lehr/state/dtype.h"
 #include "lehr/train/train_spec.h"
@@ -98,7 +99,7 @@ int convert(const std::vector<std::string>& args, const train::TrainSpecs& specs
     conversion.before_each = stop_if_asked;
     const pretrained::ConvertReport report = pretrained::convert_checkpoint(conversion, specs.families());
     for (const std::string& name : report.left_out) {
-      fmt::print("{}: left out, because the model does not use it\n", name);
+      fmt::print("{}: left out, because the model does not use it\n", printable(name));
     }
     print_written(options.output, report);
   });

@@ -1,16 +1,23 @@
 #include "lehr/app/main.h"
 
+#include <fcntl.h>
 #include <fmt/ranges.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <iostream>
 
 #include "lehr/app/command.h"
 #include "lehr/base/error.h"
 #include "lehr/base/fast_exit.h"
 #include "lehr/base/parallel.h"
+#include "lehr/base/stop_signals.h"
 #include "lehr/config/suggest.h"
 #include "lehr/memory/caching_allocator.h"
 #include "lehr/mesh/connect.h"
@@ -138,6 +145,29 @@ int code_of(const std::vector<std::string>& args, const train::TrainSpecs& specs
   }
 }
 
+// Opens those of 0, 1 and 2 that are closed: the next file would get the number, and the log's lines.
+void open_standard_files() {
+  for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(file, F_GETFD) < 0) {
+      ::open("/dev/null", O_RDWR);  // the lowest free number
+    }
+  }
+}
+
+// Returns `code`, or that of a failure if standard output was not written, such as to a full disk.
+int with_output_written(int code) {
+  std::cout.flush();
+  errno = 0;
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+  // Commands that ignore a reader that has gone save what they do.
+  if (written || code != 0 || is_ignored(SIGPIPE)) {
+    return code;
+  }
+  const std::string reason = errno != 0 ? fmt::format(": {}", std::strerror(errno)) : "";
+  mesh::report_failure(Error(ErrorKind::runtime, "standard output: not all of it could be written" + reason));
+  return 1;
+}
+
 // A checkpoint keeps each of its files open, often more than the 1024 that shells allow by default.
 void raise_file_limit() {
   struct rlimit limit {};
@@ -149,10 +179,11 @@ void raise_file_limit() {
 }  // namespace
 
 int main(int argc, char** argv, const train::TrainSpecs& specs) {
+  open_standard_files();
   keep_tensor_memory();
   raise_file_limit();
   limit_threads_to_quota();
-  fast_exit(code_of({argv + 1, argv + argc}, specs));
+  fast_exit(with_output_written(code_of({argv + 1, argv + argc}, specs)));
 }
 
 }  // namespace lehr::app

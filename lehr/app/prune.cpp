@@ -10,6 +10,7 @@
 #include "lehr/app/written_model.h"
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
+#include "lehr/base/printable.h"
 #include "lehr/config/command_line.h"
 #include "lehr/prune/choose.h"
 #include "lehr/train/train_spec.h"
@@ -247,7 +248,7 @@ void prune_model(
       pruning,
       families);
   for (const std::string& name : report.left_out) {
-    fmt::print("{}: left out, because the model does not use it\n", name);
+    fmt::print("{}: left out, because the model does not use it\n", printable(name));
   }
   print_report(report, parent->decoder_form());
   print_written(options.output, report);

@@ -97,6 +97,7 @@ bool run_search(
     const std::string& command,
     mesh::Transport* transport,
     StopNotice& notice) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader of the log that has gone does not end the search
   require(
       config.training.task == train::TaskKind::causal_lm,
       "search: training.task of {}: a search needs a config of task causal_lm",

@@ -89,7 +89,10 @@ void convert_lines(const TokenizeOptions& options, const data::Tokenizer& tokeni
 }
 
 void write_token_file(
-    const TokenizeOptions& options, const data::Tokenizer& tokenizer, const std::vector<std::string>& inputs) {
+    const TokenizeOptions& options,
+    const data::Tokenizer& tokenizer,
+    const std::vector<std::string>& inputs,
+    const std::function<void()>& stop_if_asked) {
   const std::string& output = value_of(options.output, "--output");
   std::vector<data::TextSource> sources;
   for (const auto& input : inputs) {
@@ -111,6 +114,7 @@ void write_token_file(
        .special_tokens = options.special_tokens,
        .progress =
            [&](const data::TokenizeProgress& p) {
+             stop_if_asked();
              log.live(fmt::format(
                  "{} of {} read, {} documents, {} tokens",
                  human_bytes(static_cast<double>(p.finished_bytes)),
@@ -144,13 +148,18 @@ int tokenize(const std::vector<std::string>& args) {
       corpus != options.jsonl, "lehr tokenize: expected either input files, or --jsonl for standard input; see --help");
   require(!corpus || options.output, "lehr tokenize: expected --output, the token file to write");
   require(options.jsonl || !options.decode, "lehr tokenize: --decode needs --jsonl");
+  require(options.decode || !options.skip_special, "lehr tokenize: --skip-special needs --decode");
+  require(
+      corpus || !options.output,
+      "lehr tokenize: --output: with --jsonl the result goes to standard output; leave it out, and write > FILE");
   const auto tokenizer = data::load_tokenizer(options.tokenizer);
   if (options.jsonl) {
     convert_lines(options, *tokenizer);
-  } else {
-    write_token_file(options, *tokenizer, arguments.positionals);
+    return 0;
   }
-  return 0;
+  return write_or_stop("tokenize", value_of(options.output, "--output"), [&](const std::function<void()>& stop_if_asked) {
+    write_token_file(options, *tokenizer, arguments.positionals, stop_if_asked);
+  });
 }
 
 }  // namespace lehr::app

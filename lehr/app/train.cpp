@@ -127,8 +127,10 @@ int train_on(
   }
   train::set_library_variables(config.training.device, config.debug.deterministic);  // before there are threads
   StopSignals signals;
-  // A file that exceeds its size limit is an error of the write and does not end the program.
+  // A file that exceeds its size limit is an error of the write, and a reader of the log that has gone (Ctrl-C ends
+  // `tee`, too) is none: neither ends the program before it has saved.
   std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
   std::atomic<int> code = 0;  // the same on all ranks
   on_ranks(config, signals, [&](mesh::Transport& transport, const std::string& why_cpu) {
     code = with_places(sources, [&] { return run(config, options, specs, transport, why_cpu, signals); });

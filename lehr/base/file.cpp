@@ -53,7 +53,18 @@ std::string read_file(const std::filesystem::path& path) {
   return content;
 }
 
+void require_replaceable(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto kind = std::filesystem::status(path, error).type();
+  const bool is_free = kind == std::filesystem::file_type::regular || kind == std::filesystem::file_type::not_found;
+  require(
+      is_free || error,
+      "{}: is no file, but a folder, a device or a pipe, and is not replaced by one; name a file",
+      path.string());
+}
+
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
+  require_replaceable(path);
   const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
   std::string temporary = (folder / ("." + path.filename().string() + ".XXXXXX")).string();
   Descriptor file(::mkstemp(temporary.data()));

@@ -13,8 +13,13 @@ namespace lehr {
 /// runtime error if it cannot be read.
 std::string read_file(const std::filesystem::path& path);
 
-/// Replaces `path` atomically by a file with this content: temporary file in the same folder, fsync, rename. Throws a
-/// runtime error with the path and the reason (such as a full disk); the old file is then unchanged.
+/// Throws a usage error if there is something else than a file at `path`, also at the end of a link: a new file would
+/// take the place of a folder or a device.
+void require_replaceable(const std::filesystem::path& path);
+
+/// Replaces `path` atomically by a file with this content: temporary file in the same folder, fsync, rename. A link is
+/// replaced, not followed. Throws as require_replaceable, and a runtime error with the path and the reason (such as a
+/// full disk); the old file is then unchanged.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
 /// A read-only memory-mapped file. An empty file is an empty span.

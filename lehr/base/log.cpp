@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <mutex>
 
 #include "lehr/base/printable.h"
@@ -41,7 +42,12 @@ struct Logger::State {
 Logger::Logger(std::string prefix, bool quiet) : state_(std::make_unique<State>()) {
   state_->quiet = quiet;
   state_->terminal = ::isatty(STDERR_FILENO) != 0;
-  state_->lines = std::make_shared<spdlog::logger>("lehr", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  const char* const no_color = std::getenv("NO_COLOR");  // https://no-color.org
+  const bool colors = no_color == nullptr || *no_color == '\0';
+  state_->lines = std::make_shared<spdlog::logger>(
+      "lehr",
+      std::make_shared<spdlog::sinks::stderr_color_sink_mt>(
+          colors ? spdlog::color_mode::automatic : spdlog::color_mode::never));
   state_->lines->set_pattern(fmt::format("%H:%M:%S {}%^%v%$", prefix));
   state_->lines->flush_on(spdlog::level::info);
 }

@@ -4,7 +4,6 @@
 #include "lehr/base/error.h"
 #include "lehr/data/tokenizer_file.h"
 #include "lehr/data/tokenizer_kinds.h"
-#include "lehr/data/tokenizer_read.h"
 
 namespace lehr::data {
 

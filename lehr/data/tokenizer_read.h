@@ -29,10 +29,6 @@ struct TokenizerParts {
   std::optional<int32_t> pad_id;
 };
 
-/// Files that name the tokens eos_token, bos_token and pad_token.
-inline constexpr const char* kTokenizerConfigFile = "tokenizer_config.json";
-inline constexpr const char* kSpecialTokensFile = "special_tokens_map.json";
-
 /// Reads `file` (tokenizer.json, also `.gz`). The tokens eos_token, bos_token and pad_token are those that
 /// tokenizer_config.json among `files` names, and, as in transformers, those of special_tokens_map.json unless the
 /// former has added_tokens_decoder. Ids depend on `file` alone. Throws a usage error that names file and field if

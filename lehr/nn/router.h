@@ -73,7 +73,7 @@ class TopKRouterImpl : public Module {
   at::Tensor weights(const at::Tensor& selected) const { return weights(selected, selected); }
 
   /// Raises the bias of experts with fewer tokens than the mean by `rate` and lowers that of the others; the mean of
-  /// the bias is unchanged. tokens_per_expert is (E). Does nothing without a bias.
+  /// the bias is unchanged. tokens_per_expert is (E). Does nothing without a bias, or if the gate is frozen.
   void update_expert_bias(const at::Tensor& tokens_per_expert, double rate);
 
   int64_t top_k() const { return top_k_; }

@@ -34,7 +34,7 @@ AsyncCheckpointer::AsyncCheckpointer(
       coordinator_(coordinator ? std::move(coordinator) : std::make_shared<OneRank>()),
       write_(
           write ? std::move(write)
-                : [this](const auto& contents, const auto& failure) { write_to_store(contents, failure); }),
+                : [this](const auto& contents, const auto& failure) { return write_to_store(contents, failure); }),
       queues_of_(std::move(queues_of)),
       pinned_bytes_(pinned_bytes) {
   require(keep_latest >= 0, "checkpoints to keep: expected 0 (all) or more, found {}", keep_latest);
@@ -54,7 +54,7 @@ void AsyncCheckpointer::save(const CheckpointContents& contents) {
   }
   const auto start = std::chrono::steady_clock::now();
   wait();
-  current_ = {.step = contents.step, .path = store_.path_of(contents.step), .num_bytes = 0, .error = ""};
+  current_ = {.step = contents.step, .path = store_.path_of(contents.step), .num_bytes = 0};
   written_ = false;
   Staged staged{.contents = {.step = contents.step, .weights = {}}, .moves = {}};
   std::string failure;
@@ -150,7 +150,7 @@ void AsyncCheckpointer::wait_copied() {
 void AsyncCheckpointer::write(const CheckpointContents& contents, const std::string& failure) {
   const auto start = std::chrono::steady_clock::now();
   try {
-    write_(contents, failure);
+    current_.untidy = write_(contents, failure);
   } catch (const std::exception& error) {
     current_.error = error.what();
   }
@@ -158,14 +158,11 @@ void AsyncCheckpointer::write(const CheckpointContents& contents, const std::str
   written_ = true;
 }
 
-void AsyncCheckpointer::write_to_store(const CheckpointContents& contents, const std::string& failure) {
+std::string AsyncCheckpointer::write_to_store(const CheckpointContents& contents, const std::string& failure) {
   write_checkpoint(store_, contents, *coordinator_, failure);
-  if (keep_latest_ > 0) {
-    coordinator_->from_main("save tidy", [&] {
-      store_.keep_latest(keep_latest_, contents.step);
-      return std::string();
-    });
-  }
+  return keep_latest_ == 0 ? ""
+                           : coordinator_->from_main(
+                                 "save tidy", [&] { return store_.keep_latest(keep_latest_, contents.step); });
 }
 
 std::optional<SaveResult> AsyncCheckpointer::poll() {

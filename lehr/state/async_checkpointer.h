@@ -26,13 +26,15 @@ struct SaveResult {
   int64_t num_bytes = 0;     ///< Size of the tensors.
   double copy_seconds = 0;   ///< Wait of the training loop in save() and wait_copied(), also for the previous save.
   double write_seconds = 0;  ///< Time of the writing thread, in parallel to training.
-  std::string error;         ///< Empty on success. Otherwise the failure; earlier checkpoints are kept.
+  std::string error = {};    ///< Empty on success. Otherwise the failure; earlier checkpoints are kept.
+  std::string untidy = {};   ///< Why an old checkpoint could not be deleted; the new one is saved.
 
   bool ok() const { return error.empty(); }
 };
 
 /// Writes and publishes contents on all ranks, as write_checkpoint does, and removes the checkpoints that they replace.
-using WriteContents = std::function<void(const CheckpointContents& contents, const std::string& failure)>;
+/// Returns why one of those could not be removed; empty: all were.
+using WriteContents = std::function<std::string(const CheckpointContents& contents, const std::string& failure)>;
 
 /// Saves the checkpoints of one rank of a run; used by one thread. With several ranks all call `save` for the same
 /// steps, each with its parts (write_checkpoint documents the protocol). Every rank gets a result, and if a save failed
@@ -88,7 +90,7 @@ class AsyncCheckpointer {
   Staged stage(const CheckpointContents& contents);
   std::string copy_from_device(std::vector<Move> moves);
   void write(const CheckpointContents& contents, const std::string& failure);
-  void write_to_store(const CheckpointContents& contents, const std::string& failure);
+  std::string write_to_store(const CheckpointContents& contents, const std::string& failure);
 
   CheckpointStore store_;
   int64_t keep_latest_;

@@ -183,7 +183,8 @@ void CheckpointStore::recover() {
       move_to(path, path_of(leftover->step));
       sync_folder(root_);
     } else {
-      remove_tree(path);
+      std::error_code ignored;  // what cannot be deleted is in nobody's way
+      fs::remove_all(path, ignored);
     }
   }
 }
@@ -256,11 +257,30 @@ void CheckpointStore::abandon(int64_t step) noexcept {
   fs::remove_all(temporary_path(step), ignored);
 }
 
-void CheckpointStore::keep_latest(int64_t count, std::optional<int64_t> spare, std::optional<int64_t> best) {
+namespace {
+// The first folder in a tree, itself included, whose entries this process may not remove; empty: there is none.
+fs::path protected_folder(const fs::path& folder) {
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+    return folder;
+  }
+  for (const fs::path& path : entries_of(folder)) {
+    std::error_code error;
+    if (fs::is_directory(fs::symlink_status(path, error))) {
+      if (fs::path found = protected_folder(path); !found.empty()) {
+        return found;
+      }
+    }
+  }
+  return {};
+}
+}  // namespace
+
+std::string CheckpointStore::keep_latest(int64_t count, std::optional<int64_t> spare, std::optional<int64_t> best) {
   require(count >= 1, "{}: checkpoints to keep: expected 1 or more, found {}", root_.string(), count);
   auto checkpoints = list();
   auto surplus = static_cast<int64_t>(checkpoints.size()) - count;
   int64_t deleted = 0;
+  std::string problem;
   for (const Checkpoint& checkpoint : checkpoints) {
     if (deleted >= surplus) {
       break;
@@ -272,14 +292,22 @@ void CheckpointStore::keep_latest(int64_t count, std::optional<int64_t> spare, s
       --surplus;
       continue;
     }
-    // Rename first: a partially deleted folder must not look like a checkpoint.
-    const fs::path doomed = hidden(checkpoint.step, kDeleted);
-    remove_tree(doomed);
-    move_to(checkpoint.path, doomed);
-    sync_folder(root_);
-    remove_tree(doomed);
     ++deleted;
+    try {
+      if (const fs::path found = protected_folder(checkpoint.path); !found.empty()) {
+        fail_runtime("{}: cannot be deleted, since its files are protected", found.string());
+      }
+      // Rename first: a partially deleted folder must not look like a checkpoint.
+      const fs::path doomed = hidden(checkpoint.step, kDeleted);
+      remove_tree(doomed);
+      move_to(checkpoint.path, doomed);
+      sync_folder(root_);
+      remove_tree(doomed);
+    } catch (const Error& error) {
+      problem = problem.empty() ? error.what() : problem;
+    }
   }
+  return problem;
 }
 
 std::string meant_checkpoint(const fs::path& folder, int64_t most_entries) {

@@ -62,9 +62,9 @@ class CheckpointStore {
   void abandon(int64_t step) noexcept;
 
   /// Deletes the checkpoints with the lowest steps until `count` are left, but never that of step `spare`: a run that
-  /// went back to an older checkpoint has just written it. The checkpoint of step `best` is kept besides these. Throws
-  /// a usage error for a count below 1.
-  void keep_latest(
+  /// went back to an older checkpoint has just written it. The checkpoint of step `best` is kept besides these. Returns
+  /// why one could not be deleted; empty: all were. Throws a usage error for a count below 1.
+  std::string keep_latest(
       int64_t count, std::optional<int64_t> spare = std::nullopt, std::optional<int64_t> best = std::nullopt);
 
  private:

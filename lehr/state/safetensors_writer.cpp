@@ -8,6 +8,7 @@
 
 #include "lehr/base/crc32c.h"
 #include "lehr/base/error.h"
+#include "lehr/base/file.h"
 
 namespace lehr::state {
 
@@ -225,6 +226,7 @@ std::vector<FileShare> SafetensorsWriter::shares() {
 
 void save_safetensors(
     const fs::path& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata) {
+  require_replaceable(path);
   const FilePlan plan = plan_files(path.stem().string(), describe(tensors), INT64_MAX, metadata);
   const PlannedFile& planned = plan.files.front();
   const fs::path temporary = path.parent_path() / ("." + path.filename().string() + ".saving");

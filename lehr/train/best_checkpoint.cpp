@@ -64,12 +64,9 @@ state::WriteContents write_and_keep_best(
   return [store = std::move(store), keep_latest, coordinator = std::move(coordinator)](
              const state::CheckpointContents& contents, const std::string& failure) mutable {
     state::write_checkpoint(store, contents, *coordinator, failure);
-    coordinator->from_main("save tidy", [&] {
+    return coordinator->from_main("save tidy", [&] {
       const auto best = link_best(store, /*keep=*/true);
-      if (keep_latest > 0) {
-        store.keep_latest(keep_latest, contents.step, best);
-      }
-      return std::string();
+      return keep_latest > 0 ? store.keep_latest(keep_latest, contents.step, best) : std::string();
     });
   };
 }

@@ -19,10 +19,11 @@ namespace lehr::train {
 namespace {
 namespace fs = std::filesystem;
 
-// Identifies a folder, but not its copies.
+// Identifies a folder, but not its copies. Without the number of its file system, which is one of a mount, and so
+// another one on another machine.
 std::string identity_of(const fs::path& folder) {
   struct stat found {};
-  return ::stat(folder.c_str(), &found) == 0 ? fmt::format("{}:{}", found.st_dev, found.st_ino) : "";
+  return ::stat(folder.c_str(), &found) == 0 ? std::to_string(found.st_ino) : "";
 }
 
 // What the pointer of a run says.
@@ -45,7 +46,9 @@ Pointer read_pointer(const fs::path& run) {
   const size_t line = text.find('\n');
   const fs::path folder = text.substr(0, line);
   const bool named = folder.is_absolute() && folder.filename().string().starts_with(kLocalPrefix);
-  return named && text.substr(line + 1) == identity_of(run) ? Pointer{folder, has_machines} : Pointer();
+  std::string identity = text.substr(line == std::string::npos ? text.size() : line + 1);
+  identity.erase(0, identity.find(':') + 1);  // earlier versions wrote the number of the file system, too
+  return named && !identity.empty() && identity == identity_of(run) ? Pointer{folder, has_machines} : Pointer();
 }
 
 std::string lack(const std::string& what, int64_t bytes, const std::string& where, int64_t free) {
@@ -140,10 +143,18 @@ void LocalCheckpoints::remove(const fs::path& folder, bool on_all_machines) {
   }
 }
 
-void LocalCheckpoints::forget() {
+void LocalCheckpoints::forget_seen() {
   remove(before_, is_spread());
   parts_.reset();
   before_.clear();
+}
+
+void LocalCheckpoints::forget() {
+  forget_seen();
+  if (coordinator_->is_main()) {  // also of a folder that no rank sees, whose steps the run has left behind
+    std::error_code ignored;
+    fs::remove(pointer_in(run_), ignored);
+  }
 }
 
 // Why this machine has no room; empty if it has. `kept` is what it keeps of one checkpoint: its folder needs that of
@@ -216,7 +227,7 @@ void LocalCheckpoints::point_to(const fs::path& folder) const {
 
 std::optional<std::string> LocalCheckpoints::open(bool resumes, bool resumed_from_local, int64_t bytes, int64_t share) {
   if (!resumed_from_local) {
-    forget();
+    forget_seen();
   }
   if (config_.local_interval == 0) {
     return std::nullopt;
@@ -261,6 +272,7 @@ std::optional<std::string> LocalCheckpoints::open(bool resumes, bool resumed_fro
       state::AsyncCheckpointer::kPinnedBytes,
       [this, store](const state::CheckpointContents& contents, const std::string& failure) mutable {
         replicator_->save(store, contents, failure);
+        return std::string();
       });
   return std::nullopt;
 }

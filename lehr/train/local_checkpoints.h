@@ -55,6 +55,8 @@ class LocalCheckpoints {
   std::vector<std::string> warnings(int64_t step) const;
   /// Removes what is left of the start before.
   void forget();
+  /// The same, but keeps the pointer to a folder that no rank sees.
+  void forget_seen();
 
   /// True if a local checkpoint may have a state that is in no other checkpoint.
   bool has_any() const { return are_on() || (!before_.empty() && !is_spread()); }

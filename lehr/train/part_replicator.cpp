@@ -219,7 +219,10 @@ void PartReplicator::save(
   // Only now: until all have published the new checkpoint, some machines have only the previous one.
   coordinator_->all_succeed("local tidy", [&] {
     if (is_first) {
-      store.keep_latest(1, contents.step);
+      const std::string problem = store.keep_latest(1, contents.step);
+      if (!problem.empty()) {
+        fail_runtime("{}", problem);
+      }
     }
   });
 }

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/config/json.h"
+#include "lehr/descriptor/config_update.h"
 #include "lehr/optim/parameter_groups.h"
 
 namespace lehr::train {
@@ -27,7 +29,10 @@ RunState new_run_state(const TrainConfig& config, uint64_t data_fingerprint) {
       .seq_len = config.training.seq_len,
       .optimizer = optim::name_of(config.optimizer.name),
       .learning_rates = learning_rates_of(config.optimizer),
-      .data_fingerprint = fmt::format("{:016x}", data_fingerprint)};
+      .data_fingerprint = fmt::format("{:016x}", data_fingerprint),
+      .packing = config.training.task != TaskKind::causal_lm    ? ""
+                 : config.data.packing == data::Packing::concat ? "concat"
+                                                                : "whole"};
 }
 
 namespace {
@@ -50,6 +55,15 @@ class Comparison {
         "data: the run of {} read different data than [data] describes now (files, weights, packing, data.seed or the "
         "share held out for validation); {}",
         folder_,
+        advice("data"));
+  }
+  void same_packing(const std::string& then, const std::string& now) const {
+    require(
+        then == now || allows("data"),
+        "data.packing: the run of {} had \"{}\", the config says \"{}\"; {}",
+        folder_,
+        then,
+        now,
         advice("data"));
   }
   bool allows(const char* word) const {
@@ -87,6 +101,9 @@ int64_t continued_data_position(
       !comparison.allows("data")) {  // else it need not be opened with the other length
     comparison.same_data(
         then.data_fingerprint, (same_length ? now.start : now.with_seq_len(then.seq_len)).data_fingerprint);
+  }
+  if (!then.packing.empty()) {
+    comparison.same_packing(then.packing, now.start.packing);
   }
   if (same_length || !now.reads_tokens) {
     return then.sequences_read;
@@ -162,6 +179,47 @@ std::vector<std::string> describe_changes(const RunState& then, const RunState& 
         fmt::join(state.learning_rates, ", ")));
   }
   return changes;
+}
+
+void require_same_shape(
+    const std::filesystem::path& file,
+    const descriptor::ModelFamily& family,
+    const Node& now,
+    const std::string& advice) {
+  const Node stored = parse_json_file(file);
+  const std::string model_type = stored.find("model_type") != nullptr ? to_json(stored.at("model_type")) : "none";
+  require(
+      descriptor::is_of_family(stored, family),
+      "{}: the run so far trained another model: model_type = {}, now {}; {}",
+      file.string(),
+      model_type,
+      to_json(now.at("model_type")),
+      advice);
+  const auto args = family.from_hf_config(stored);
+  args->keep_mtp_modules(stored.find(descriptor::kMtpModulesKey) != nullptr);  // those that the checkpoint has
+  const Node then = args->to_hf_config(descriptor::dtype_of(stored, ""));
+  std::vector<std::string> differences;
+  const auto differ = [&](const std::string& key, const Node* before, const Node* after) {
+    const std::string then_value = before != nullptr ? to_json(*before) : "none";
+    const std::string now_value = after != nullptr ? to_json(*after) : "none";
+    if (then_value != now_value) {
+      const char* cause = key == descriptor::kMtpModulesKey ? " (training.mtp_loss_coef)" : "";
+      differences.push_back(fmt::format("{} = {}, now {}{}", key, then_value, now_value, cause));
+    }
+  };
+  constexpr const char* kLayers = "block_configs";  // only a model whose layers differ has it
+  differ(kLayers, then.find(kLayers), now.find(kLayers));
+  for (const auto& [key, value] : now.entries()) {
+    if (const Node* before = then.find(key); before != nullptr && key != kLayers) {
+      differ(key, before, &value);
+    }
+  }
+  require(
+      differences.empty(),
+      "{}: the run so far trained another model: {}; {}",
+      file.string(),
+      fmt::join(differences, "; "),
+      advice);
 }
 
 }  // namespace lehr::train

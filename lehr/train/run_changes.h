@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lehr/descriptor/model_args.h"
 #include "lehr/train/config.h"
 #include "lehr/train/run_state.h"
 
@@ -46,5 +47,14 @@ void check_schedule_steps(
 /// Returns a sentence for each setting in which `state` differs from the state `then` that it follows, learning rates
 /// included.
 std::vector<std::string> describe_changes(const RunState& then, const RunState& state, const ConfiguredRun& now);
+
+/// Throws a usage error that ends with `advice` unless `file`, the config.json of a checkpoint, describes the model
+/// whose config.json is `now`: weights may fit a model that computes something else, for example with another
+/// rope_theta. The file may have keys in a form of its own, so it is read and written as the family does.
+void require_same_shape(
+    const std::filesystem::path& file,
+    const descriptor::ModelFamily& family,
+    const Node& now,
+    const std::string& advice);
 
 }  // namespace lehr::train

@@ -53,41 +53,6 @@ Node table_of(const std::filesystem::path& file) {
   Node node = parse_json_file(file);
   return node.is_table() ? node : Node();
 }
-
-// Weights may fit a model that computes something else, for example with another rope_theta. The file may have keys in
-// a form of its own, so it is read and written as the family does.
-void require_same_shape(
-    const std::filesystem::path& file,
-    const descriptor::ModelFamily& family,
-    const Node& now,
-    const std::string& advice) {
-  const Node stored = parse_json_file(file);
-  const std::string model_type = stored.find("model_type") != nullptr ? to_json(stored.at("model_type")) : "none";
-  require(
-      descriptor::is_of_family(stored, family),
-      "{}: the run so far trained another model: model_type = {}, now {}; {}",
-      file.string(),
-      model_type,
-      to_json(now.at("model_type")),
-      advice);
-  const auto args = family.from_hf_config(stored);
-  args->keep_mtp_modules(stored.find(descriptor::kMtpModulesKey) != nullptr);  // those that the checkpoint has
-  const Node then = args->to_hf_config(descriptor::dtype_of(stored, ""));
-  std::vector<std::string> differences;
-  for (const auto& [key, value] : now.entries()) {
-    const Node* before = then.find(key);
-    if (before != nullptr && to_json(*before) != to_json(value)) {
-      const char* cause = key == descriptor::kMtpModulesKey ? " (training.mtp_loss_coef)" : "";
-      differences.push_back(fmt::format("{} = {}, now {}{}", key, to_json(*before), to_json(value), cause));
-    }
-  }
-  require(
-      differences.empty(),
-      "{}: the run so far trained another model: {}; {}",
-      file.string(),
-      fmt::join(differences, "; "),
-      advice);
-}
 }  // namespace
 
 at::ScalarType RunCheckpoints::weights_type() const {
@@ -390,7 +355,13 @@ std::optional<std::string> RunCheckpoints::failure() {
     write_seconds_ = result->write_seconds;
     if (!result->ok()) {
       message = fmt::format("the checkpoint of step {} was not saved: {}", result->step, result->error);
-    } else if (!local_->are_on()) {
+      continue;
+    }
+    if (!result->untidy.empty()) {
+      warnings_.push_back(
+          fmt::format("the checkpoint of step {} was saved, but an older one stays: {}", result->step, result->untidy));
+    }
+    if (!local_->are_on()) {
       local_->forget();  // the run may have resumed from there
     }
   }

@@ -16,10 +16,14 @@
 namespace lehr::train {
 
 namespace {
-// Locks the file, unless another process holds the lock for longer than is_locked does.
+// Locks the file, unless another process holds the lock for longer than is_locked does. Without effect on file systems
+// that have no locks, as some mounts of Lustre.
 bool lock(int file) {
   constexpr int kTries = 10;
   for (int tries = 1; ::flock(file, LOCK_EX | LOCK_NB) != 0; ++tries) {
+    if (errno != EWOULDBLOCK && errno != EINTR) {
+      return true;
+    }
     if (tries == kTries) {
       return false;
     }

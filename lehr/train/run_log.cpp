@@ -68,7 +68,7 @@ RunLog::RunLog(
   }
   if (config.metrics.enable_tensorboard) {
     tensorboard_ = std::make_unique<metric::TensorBoardWriter>(
-        folder_ / config.metrics.save_tb_folder, state.step == 0 ? std::nullopt : std::optional(state.step + 1));
+        folder_ / config.metrics.save_tb_folder, state.step + 1);  // steps of an earlier start are repeated
   }
   report_start(args, model, optimizer, device, ranks, state, expected);
 }

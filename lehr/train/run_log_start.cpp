@@ -93,8 +93,11 @@ void report_parts(
   }
 }
 // Reports where the weights of a new run come from, if that is not the seed alone.
-void report_weights(Logger& log, const TrainConfig& config) {
+void report_weights(Logger& log, const TrainConfig& config, const RunState& state) {
   const std::string& assets = config.model.hf_assets_path;
+  if (state.step > 0) {
+    return;
+  }
   if (config.checkpoint.initial_load_path) {
     log.info("weights    loaded from {}", *config.checkpoint.initial_load_path);
   } else if (!assets.empty() && state::WeightReader::exists(assets)) {
@@ -181,9 +184,7 @@ void RunLog::report_start(
         folder_.string());
     return;
   }
-  if (state.step == 0) {
-    report_weights(log_, config_);
-  }
+  report_weights(log_, config_, state);
   log_.info(
       "run        steps {} to {}, at most {} tokens each ({} sequences of {}{}), seed {}, results in {}",
       state.step + 1,

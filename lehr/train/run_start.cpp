@@ -141,9 +141,10 @@ void resume(Run& run, const std::filesystem::path& checkpoint) {
       run.logger.warn("the later checkpoint of step {} is set aside, as step-{}.aside", step, step);
     }
   } else if (wanted >= 0) {
-    run.logger.info(
-        "the run went back to step {} before; remove {} to go back again",
+    run.logger.warn(
+        "checkpoint.load_step: the run went back to step {} before, and goes on from step {}; remove {} to go back again",
         wanted,
+        run.state.step,
         run.checkpoints->went_back_file(wanted).string());
   }
 }

@@ -35,6 +35,9 @@ struct RunState {
   /// Loss of the validation after `step`, with checkpoint.keep_best; unset if there was none.
   std::optional<double> validation_loss = {};
   std::string data_fingerprint = {};  ///< Identifies the data and its order; empty in older checkpoints.
+  /// data.packing of text ("concat" or "whole"), of which the fingerprint knows only the number of sequences; empty for
+  /// other data and in older checkpoints.
+  std::string packing = {};
   std::string base_fingerprint = {};  ///< Identifies the base weights of adapters; empty without adapters.
   void fields(FieldVisitor& v);
 };

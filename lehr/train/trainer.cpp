@@ -267,6 +267,7 @@ void Trainer::save(int64_t step) {
   if (problem) {
     run.logger.error("{}; training continues, and earlier checkpoints are kept", *problem);
   }
+  warn_of_checkpoints();
   saved_step_ = step;
   emit(Event::checkpoint_requested, step);
 }
@@ -295,7 +296,27 @@ void Trainer::save_now() {
   if (saved_step_ != run_->state.step) {
     save(run_->state.step);
   }
-  require_saved(*run_->checkpoints, last_save_problem_);
+  finish_save();
+}
+
+// Throws if the last checkpoint was not saved. The next save_now() of this step then tries it again.
+void Trainer::finish_save() {
+  try {
+    require_saved(*run_->checkpoints, last_save_problem_);
+  } catch (const Error&) {
+    saved_step_ = -1;
+    last_save_problem_.reset();
+    throw;
+  }
+  warn_of_checkpoints();
+}
+
+void Trainer::warn_of_checkpoints() {
+  for (const std::string& warning : run_->checkpoints->take_warnings()) {
+    if (run_->ranks.is_main()) {
+      run_->logger.warn("{}", warning);
+    }
+  }
 }
 
 void Trainer::close() {
@@ -304,7 +325,7 @@ void Trainer::close() {
     if (run_->checkpoints->local().has_any() && saved_step_ != step && step > run_->checkpoints->newest_on_disk()) {
       save(step);  // until now only a local checkpoint has this state, if any
     }
-    require_saved(*run_->checkpoints, last_save_problem_);
+    finish_save();
     run_->checkpoints->local().close();
     if (run_->config.checkpoint.keep_best && run_->ranks.is_main()) {
       run_->logger.info("best       {}", describe_best(run_->config));

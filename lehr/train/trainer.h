@@ -65,6 +65,8 @@ class Trainer {
   void validate(int64_t step);
   void save(int64_t step);
   void save_local();
+  void finish_save();
+  void warn_of_checkpoints();
   void close();
   void write_sample();
   bool results_are_deferred() const;

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "lehr/base/error.h"
+#include "lehr/base/printable.h"
 
 namespace lehr::verify {
 
@@ -71,14 +72,14 @@ VerifyRow compare_tensors(
 std::string format_report(const VerifyReport& report) {
   size_t width = 6;
   for (const auto& row : report.rows) {
-    width = std::max(width, row.name.size());
+    width = std::max(width, printable(row.name).size());
   }
   std::string text =
       fmt::format("{:<{}}  {:>10}  {:>10}  {:>10}\n", "tensor", width, "abs error", "rel error", "allowed");
   for (const auto& row : report.rows) {
     text += fmt::format(
         "{:<{}}  {:>10.2e}  {:>10.2e}  {:>10.2e}  {}\n",
-        row.name,
+        printable(row.name),
         width,
         row.max_abs,
         row.max_rel,
@@ -87,7 +88,7 @@ std::string format_report(const VerifyReport& report) {
   }
   const auto over = std::count_if(report.rows.begin(), report.rows.end(), [](const VerifyRow& row) { return !row.ok; });
   for (const std::string& name : report.left_out) {
-    text += name + ": not compared\n";
+    text += printable(name) + ": not compared\n";
   }
   return text + fmt::format("{} tensors compared, {} over their tolerance\n", report.rows.size(), over);
 }

@@ -34,7 +34,7 @@ def _run(command: str, config: Any, overrides: Mapping[str, Any] | None, options
         arguments = [command, os.fspath(config)]
         for name, value in options.items():
             name = name if "." in name else name.replace("_", "-")  # machine.memory_gb is a key, memory_gb an option
-            if isinstance(value, bool):
+            if isinstance(value, bool) and "." not in name:
                 arguments.append(f"--{'' if value else 'no-'}{name}")
             elif value is not None:
                 if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):

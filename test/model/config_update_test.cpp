@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <set>
+#include <tuple>
 
 #include "lehr/config/json.h"
 #include "lehr/model/config_values.h"
@@ -139,6 +141,40 @@ TEST(UpdatedGenerationConfig, AddsStopTokens) {
       to_json(updated_generation_config(source, {7, 9}, 3)),
       R"({"do_sample":false,"eos_token_id":[7,9],"temperature":0.6,"pad_token_id":3})");
   EXPECT_EQ(to_json(updated_generation_config(source, {7}, std::nullopt)), to_json(source));
+}
+
+// Keys that a new model chooses for itself, or that hold for the published files only.
+const std::set<std::string> kNotOfAFlavor{
+    "architectures", "bos_token_id", "dtype", "eos_token_id", "initializer_range", "pad_token_id", "torch_dtype"};
+
+TEST(PublishedFolders, FlavorsHaveTheirSettings) {
+  const auto families = test::all_families();
+  for (const auto& [family, flavor, file] : std::vector<std::tuple<const char*, const char*, const char*>>{
+           {"deepseek_v3", "671B", "deepseek_v3.json"},
+           {"deepseek_v3", "Kimi-K2-1T", "kimi_k2_instruct.json"},
+           {"gemma3", "1B", "gemma3_1b.json"},
+           {"glm4_moe", "Air-106B", "glm4.5_air.json"},
+           {"gpt_oss", "20b", "gpt_oss_20b.json"},
+           {"llama3", "1B", "llama3.2_1b_instruct.json"},
+           {"llama3", "8B", "llama3.1_8b.json"},
+           {"mistral", "7B-v0.3", "mistral_7b_v0.3.json"},
+           {"olmo2", "7B", "olmo2_7b.json"},
+           {"qwen2", "7B", "qwen2.5_7b_instruct.json"},
+           {"qwen3", "0.6B", "qwen3_0.6b.json"},
+           {"qwen3", "8B", "qwen3_8b.json"},
+           {"qwen3_moe", "30B-A3B", "qwen3_30b_a3b.json"},
+           {"qwen3_next", "80B-A3B", "qwen3_next_80b_a3b.json"}}) {
+    SCOPED_TRACE(file);
+    const Node ours = families.from_flavor(family, flavor)->to_hf_config("bfloat16");
+    const Node theirs = families.at(family).from_hf_folder(kPublished / file)->to_hf_config("bfloat16");
+    for (const auto& [key, value] : theirs.entries()) {
+      const bool is_longer = key == "max_position_embeddings" && family == std::string("qwen2");  // the base model
+      if (!kNotOfAFlavor.contains(key) && !is_longer) {
+        const Node* const own = ours.find(key);
+        EXPECT_EQ(own != nullptr ? to_json(*own) : "nothing", to_json(value)) << key;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -12,10 +12,10 @@
 
 namespace lehr::nn::test {
 
-/// The module in float64, with weights large enough that softmax and silu leave their linear range.
+/// The module with weights large enough that softmax and silu leave their linear range.
 template <class Holder>
-Holder made(Holder module) {
-  materialize(*module, at::kCPU, at::kDouble);
+Holder made(Holder module, at::ScalarType dtype = at::kDouble) {
+  materialize(*module, at::kCPU, dtype);
   module->reset_parameters({.seed = 11});
   for (const auto& [name, parameter] : named_parameters(*module)) {
     at::NoGradGuard no_grad;
@@ -26,8 +26,8 @@ Holder made(Holder module) {
 }
 
 /// The rotary angles of positions 0, 1, ...
-inline PositionEmbeddings positions(int64_t tokens, int64_t head_dim) {
-  return RotaryEmbeddingProvider(100.0, head_dim)(at::arange(tokens).unsqueeze(0), at::kDouble);
+inline PositionEmbeddings positions(int64_t tokens, int64_t head_dim, at::ScalarType dtype = at::kDouble) {
+  return RotaryEmbeddingProvider(100.0, head_dim)(at::arange(tokens).unsqueeze(0), dtype);
 }
 
 /// The angles of tokens [first, first + count).

@@ -159,6 +159,32 @@ TEST(GroupedQueryAttention, AWindowsCacheTakesMasksOfAllKeys) {
   }
 }
 
+// The CPU's fused tiles take 16 or more queries in float32. Tolerance: rounding of float32.
+TEST(GroupedQueryAttention, AWindowsCacheContinuesWithManyTokensOfDocuments) {
+  at::NoGradGuard no_grad;
+  auto block = made(
+      GroupedQueryAttention(GroupedQueryAttentionParameters{
+          .hidden_size = 8, .num_attention_heads = 4, .num_key_value_heads = 2, .head_dim = 4, .sliding_window = 4}),
+      at::kFloat);
+  constexpr int64_t kTokens = 44, kFirst = 12;
+  const at::Tensor x = at::randn({2, kTokens, 8});
+  const auto rope = positions(kTokens, 4, at::kFloat);
+  const at::Tensor documents = at::arange(kTokens).div(9, "floor").unsqueeze(0).repeat({2, 1});
+  const auto mask_of = [&](int64_t tokens) {
+    AttentionMask mask;
+    mask.document_ids = documents.narrow(1, 0, tokens);
+    return with_cumulative_lengths(mask, 2);
+  };
+  const at::Tensor whole = block(x, rope, mask_of(kTokens));
+  KeyValueCache cache;
+  std::vector<at::Tensor> parts;
+  for (const auto& [begin, end] : {std::pair(int64_t{0}, kFirst), std::pair(kFirst, kTokens)}) {
+    const PositionEmbeddings here{rope.first.narrow(1, begin, end - begin), rope.second.narrow(1, begin, end - begin)};
+    parts.push_back(block->forward(x.narrow(1, begin, end - begin), here, mask_of(end), &cache));
+  }
+  EXPECT_TRUE(at::allclose(at::cat(parts, 1), whole, 1e-4, 1e-5));
+}
+
 TEST(GroupedQueryAttention, RefusesHeadsThatDoNotDivideEvenly) {
   EXPECT_THAT(
       [] {

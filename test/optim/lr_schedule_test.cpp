@@ -168,7 +168,7 @@ TEST(LRSchedule, RefusesKeysOfTheOtherKindOfSchedule) {
   }
   EXPECT_EQ(
       problems_of({.warmup_steps = 1, .initial_multiplier = 0.5}, 10),
-      "lr_scheduler.initial_multiplier: has no effect without `phases`");
+      "lr_scheduler.initial_multiplier: has no effect without `phases`\n");
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ struct Family {
 struct Size {
   int64_t hidden_size, layers, heads, key_value_heads, intermediate_size;
   bool tied;
+  double rope_factor = 8;
 };
 
 DecoderConfig published(const Size& size) {
@@ -33,7 +34,7 @@ DecoderConfig published(const Size& size) {
       .max_position_embeddings = 131072,
       .rms_norm_eps = 1e-5,
       .rope_theta = 500000,
-      .rope_scaling = nn::Llama3RopeScaling{},
+      .rope_scaling = nn::Llama3RopeScaling{.factor = size.rope_factor},
       .tie_word_embeddings = size.tied};
 }
 
@@ -49,8 +50,8 @@ descriptor::ModelFamily llama3_family() {
       "llama3",
       {
           {"debugmodel", debug_model()},
-          {"1B", published({2048, 16, 32, 8, 8192, true})},
-          {"3B", published({3072, 28, 24, 8, 8192, true})},
+          {"1B", published({2048, 16, 32, 8, 8192, true, 32})},
+          {"3B", published({3072, 28, 24, 8, 8192, true, 32})},
           {"8B", published({4096, 32, 32, 8, 14336, false})},
           {"70B", published({8192, 80, 64, 8, 28672, false})},
           {"405B", published({16384, 126, 128, 8, 53248, false})},

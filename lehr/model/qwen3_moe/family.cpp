@@ -51,7 +51,6 @@ struct Family {
 
 struct Size {
   int64_t hidden_size, layers, heads, key_value_heads, intermediate_size, experts, top_k, expert_intermediate_size;
-  double rope_theta;
 };
 
 DecoderConfig published(const Size& size) {
@@ -65,7 +64,7 @@ DecoderConfig published(const Size& size) {
       .head_dim = 128,
       .max_position_embeddings = 40960,
       .rms_norm_eps = 1e-6,
-      .rope_theta = size.rope_theta,
+      .rope_theta = 1e6,
       .moe = MoEConfig{
           .num_experts = size.experts,
           .num_experts_per_tok = size.top_k,
@@ -73,7 +72,7 @@ DecoderConfig published(const Size& size) {
 }
 
 DecoderConfig debug_model() {
-  DecoderConfig config = published({256, 8, 16, 8, 3072, 64, 8, 768, 1e6});
+  DecoderConfig config = published({256, 8, 16, 8, 3072, 64, 8, 768});
   config.vocab_size = 2048;
   config.max_position_embeddings = 4096;
   return config;
@@ -85,8 +84,8 @@ descriptor::ModelFamily qwen3_moe_family() {
       "qwen3_moe",
       {
           {"debugmodel", debug_model()},
-          {"30B-A3B", published({2048, 48, 32, 4, 6144, 128, 8, 768, 1e6})},
-          {"235B-A22B", published({4096, 94, 64, 4, 12288, 128, 8, 1536, 5e6})},
+          {"30B-A3B", published({2048, 48, 32, 4, 6144, 128, 8, 768})},
+          {"235B-A22B", published({4096, 94, 64, 4, 12288, 128, 8, 1536})},
       });
 }
 

@@ -75,6 +75,12 @@ at::Tensor first_keys_of(const at::Tensor& cumulative_lengths, int64_t batch, in
   if (!cumulative_lengths.is_meta()) {
     const auto* border = elements<int32_t>(cumulative_lengths);
     auto* first = elements<int32_t>(first_keys);
+    invariant(
+        border[cumulative_lengths.size(0) - 1] == batch * keys,
+        "attention: cumulative lengths of {} keys, but there are {} x {}",
+        border[cumulative_lengths.size(0) - 1],
+        batch,
+        keys);
     for (int64_t i = 0; i + 1 < cumulative_lengths.size(0); ++i) {
       std::fill(first + border[i], first + border[i + 1], static_cast<int32_t>(border[i] % keys));
     }

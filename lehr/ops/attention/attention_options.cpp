@@ -17,6 +17,10 @@ AttentionMask without_first_keys(const AttentionMask& mask, int64_t count, int64
       *tensor = tensor->narrow(-1, count, keys - count);
     }
   }
+  if (count > 0) {  // those of all keys; they are derived again from the ids
+    rest.sequence_ends.reset();
+    rest.cumulative_lengths.reset();
+  }
   return rest;
 }
 

@@ -43,7 +43,7 @@ struct AttentionOptions {
   at::Tensor sinks = {};
 };
 
-/// Returns the mask of the same queries without the first `count` of `keys` keys.
+/// Returns the mask of the same queries without the first `count` of `keys` keys, and without lengths of sequences.
 AttentionMask without_first_keys(const AttentionMask& mask, int64_t count, int64_t keys);
 
 /// Throws a usage error that begins with `subject` if an option is invalid for every call.
