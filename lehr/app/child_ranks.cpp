@@ -2,13 +2,11 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -19,6 +17,7 @@
 
 #include "lehr/app/child_output.h"
 #include "lehr/app/launch_places.h"
+#include "lehr/app/start_program.h"
 #include "lehr/base/error.h"
 #include "lehr/base/stop_signals.h"
 #include "lehr/base/usable_cores.h"
@@ -184,60 +183,18 @@ class ChildRanks {
     } else if (rank > 0) {
       child.err.open_to_keep();
     }
-    // The store has threads, so only system calls are allowed between fork and exec: everything is prepared here.
-    std::vector<std::string> variables = environment_of(rank), args{options_.program};
-    args.insert(args.end(), options_.args.begin(), options_.args.end());
-    std::vector<char*> environment, arguments;
-    for (auto& text : variables) {
-      environment.push_back(text.data());
-    }
-    for (auto& text : args) {
-      arguments.push_back(text.data());
-    }
-    environment.push_back(nullptr);
-    arguments.push_back(nullptr);
     const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
     const int out = options_.all_output ? child.out.write_end() : rank > 0 ? nothing : STDOUT_FILENO;
     const int err = options_.all_output || rank > 0 ? child.err.write_end() : STDERR_FILENO;
-    const pid_t launcher = ::getpid();
-    std::array<int, 2> failure{};  // execve closes it, or its error goes through it
-    if (::pipe2(failure.data(), O_CLOEXEC) != 0) {
-      fail_runtime("lehr launch: cannot start rank {}: {}", rank, std::strerror(errno));
-    }
-    child.pid = ::fork();
-    if (child.pid == 0) {
-      // A process group of its own: Ctrl-C reaches only the launcher, which forwards it once.
-      ::setpgid(0, 0);
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (::getppid() != launcher) {
-        ::_exit(1);
-      }
-      ::dup2(nothing, STDIN_FILENO);
-      ::dup2(out, STDOUT_FILENO);
-      ::dup2(err, STDERR_FILENO);
-      ::sigprocmask(SIG_SETMASK, &childrens_mask_, nullptr);
-      ::signal(SIGPIPE, SIG_DFL);
-      ::execve(options_.program.c_str(), arguments.data(), environment.data());
-      const int reason = errno;
-      static_cast<void>(!::write(failure[1], &reason, sizeof reason));
-      ::_exit(127);
-    }
-    const int problem = errno;
+    child.pid = start_program(
+        {.path = options_.program,
+         .args = options_.args,
+         .variables = environment_of(rank),
+         .in = nothing,
+         .out = out,
+         .err = err,
+         .mask = childrens_mask_});
     ::close(nothing);
-    ::close(failure[1]);
-    int reason = 0;
-    const bool failed = child.pid > 0 && ::read(failure[0], &reason, sizeof reason) == sizeof reason;
-    ::close(failure[0]);
-    if (child.pid < 0) {
-      fail_runtime("lehr launch: cannot start rank {}: {}", rank, std::strerror(problem));
-    }
-    require(
-        !failed,
-        "lehr launch: {} cannot be executed: {}{}",
-        options_.program,
-        std::strerror(reason),
-        reason == ENOEXEC ? "; a script begins with #! and the path of its interpreter" : "");
-    ::setpgid(child.pid, child.pid);
     child.out.close_write_end();
     child.err.close_write_end();
   }

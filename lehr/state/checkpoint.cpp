@@ -260,7 +260,7 @@ void CheckpointStore::abandon(int64_t step) noexcept {
 namespace {
 // The first folder in a tree, itself included, whose entries this process may not remove; empty: there is none.
 fs::path protected_folder(const fs::path& folder) {
-  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+  if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
     return folder;
   }
   for (const fs::path& path : entries_of(folder)) {

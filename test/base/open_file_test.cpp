@@ -48,6 +48,21 @@ TEST_F(OpenFiles, RefusesPipesDevicesAndFoldersWithoutBlocking) {
   EXPECT_EQ(read_file(model() / "config.json"), "{}");
 }
 
+TEST_F(OpenFiles, AreReplacedByFilesOnlyIfTheyAreFiles) {
+  ASSERT_EQ(::mkfifo((model() / "pipe").c_str(), 0600), 0);
+  link("pipe", "model/to_pipe");
+  link("config.json", "model/to_file");
+  for (const char* name : {"pipe", "to_pipe", "sub"}) {
+    EXPECT_THAT(
+        error_of([&] { write_file_atomically(model() / name, "x"); }),
+        HasSubstr(std::string(name) + ": is no file, but a folder, a device or a pipe"));
+  }
+  EXPECT_THAT(error_of([&] { write_file_atomically("/dev/null", "x"); }), HasSubstr("/dev/null: is no file"));
+  write_file_atomically(model() / "to_file", "x");
+  EXPECT_EQ(read_file(model() / "config.json"), "{}") << "a link is replaced";
+  EXPECT_EQ(read_file(model() / "to_file"), "x");
+}
+
 TEST_F(OpenFiles, FollowsLinksWithinTheFolderOnly) {
   link("config.json", "model/same.json");
   link("../config.json", "model/sub/up.json");

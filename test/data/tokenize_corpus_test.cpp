@@ -56,6 +56,23 @@ TEST(TokenizeCorpus, EndsEveryDocumentAndReportsProgress) {
   EXPECT_THAT(with_eos(SurroundedBytes(), true), ElementsAre(1, 'a', 'b', 2, 256, 1, 'c', 2, 256)) << "one eos each";
 }
 
+TEST(TokenizeCorpus, SaysThatDocumentsHaveNoEnd) {
+  const TemporaryFolder folder;
+  write_file(folder / "a.txt", "ab");
+  const auto told = [&](const Tokenizer& tokenizer, bool append_eos) {
+    std::string text;
+    tokenize_corpus(
+        {{.path = folder / "a.txt"}},
+        tokenizer,
+        folder / "a.tokens",
+        {.append_eos = append_eos, .inform = [&](const std::string& said) { text += said; }});
+    return text;
+  };
+  EXPECT_THAT(told(BytesForTests(0, false), true), HasSubstr("names no eos_token"));
+  EXPECT_EQ(told(BytesForTests(0, false), false), "");
+  EXPECT_EQ(told(BytesForTests(), true), "");
+}
+
 TEST(TokenizeCorpus, AnErrorInTheTextLeavesNoFile) {
   const TemporaryFolder folder;
   write_file(folder / "in/a.txt", "fine");

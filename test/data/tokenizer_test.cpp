@@ -132,6 +132,24 @@ TEST(Tokenizer, ReadsNamedTokensThatAreObjects) {
   EXPECT_THAT(tokenizer->encode("abc ab<end>"), ElementsAre(6, 5, 7));
 }
 
+TEST(Tokenizer, ReadsNamedTokensOfOlderFoldersAndBesideANamedFile) {
+  const TemporaryFolder folder;
+  write_file(folder / "tokenizer.json", tiny_tokenizer().dump());
+  EXPECT_EQ(load_tokenizer(folder.path().string())->eos_id(), std::nullopt);
+  write_file(folder / "special_tokens_map.json", R"({"eos_token": {"content": "<end>"}, "pad_token": "<new>"})");
+  EXPECT_EQ(load_tokenizer(folder.path().string())->eos_id(), 7);
+  EXPECT_EQ(load_tokenizer(folder.path().string())->pad_id(), std::nullopt) << "no token of the tokenizer";
+  write_file(folder / "tokenizer_config.json", R"({"eos_token": "abc"})");
+  EXPECT_EQ(load_tokenizer(folder.path().string())->eos_id(), 7) << "the older file counts, as in transformers";
+  write_file(folder / "tokenizer_config.json", R"({"eos_token": "abc", "added_tokens_decoder": {}})");
+  EXPECT_EQ(load_tokenizer(folder.path().string())->eos_id(), 6);
+  const auto named = load_tokenizer((folder / "tokenizer.json").string());
+  EXPECT_EQ(named->eos_id(), 6);
+  EXPECT_EQ(named->files().size(), 3u);
+  write_file(folder / "other.json", tiny_tokenizer().dump());
+  EXPECT_EQ(load_tokenizer((folder / "other.json").string())->eos_id(), std::nullopt) << "those of another file";
+}
+
 TEST(ByteTokenizer, MapsBytesToIds) {
   const auto tokenizer = load_tokenizer("byte");
   EXPECT_EQ(tokenizer->vocab_size(), 257);

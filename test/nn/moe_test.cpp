@@ -294,6 +294,17 @@ TEST(MoELayer, RaisesTheBiasOfExpertsWithFewTokensAndKeepsTheMean) {
   EXPECT_EQ(count_parameters(*layer), count_parameters(*made(small(4, 1, true)))) << "it is state, not a parameter";
 }
 
+TEST(MoELayer, AFrozenGateKeepsItsBias) {
+  auto parameters = small(4, 1, true);
+  parameters.enable_expert_bias = true;
+  auto layer = made(parameters);
+  for (const auto& [name, parameter] : named_parameters(*layer->router)) {
+    parameter->set_trainable(false);
+  }
+  layer->router->update_expert_bias(at::tensor({10, 0, 3, 3}), 0.5);
+  EXPECT_TRUE(layer->router->expert_bias.equal(at::zeros({4})));
+}
+
 // Entries of experts that a layer lacks are negative, and stay negative in sums over ranks.
 TEST(MoELayer, IsCountedAndBalancedBesideMoELayersOfOtherSizes) {
   struct Two : torch::nn::Module {

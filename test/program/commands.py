@@ -405,6 +405,29 @@ together = json.loads(run("eval", out / "config.toml", "--model", work / "merged
 holds("merged, they give the same loss to rounding", abs(together - apart) < 1e-5)
 holds("inspect shows adapters", "q_proj.lora_A.weight" in run("inspect", adapters))
 
+for full in (["inspect", model], ["train", "recipe/quickstart.toml", "--print-config"]):
+    with open("/dev/full", "w") as target:
+        done = subprocess.run([lehr, *map(str, full)], stdout=target, stderr=subprocess.PIPE, text=True, timeout=120)
+    holds(f"{full[0]} fails if its output cannot be written", done.returncode == 1 and "standard output: not all" in done.stderr)
+os.mkfifo(work / "pipe")
+for arguments, message in {
+    ("inspect", model, "--picture", work / "pipe"): "pipe: is no file, but a folder, a device or a pipe",
+    ("inspect", model, "--no-tensors=true"): "--no-tensors: takes no value",
+    ("tokenize", "--tokenizer", "byte", "--jsonl", "--output", work / "x.tokens"): "--output: with --jsonl the result goes to",
+    ("tokenize", "--tokenizer", "byte", "--jsonl", "--skip-special"): "--skip-special needs --decode",
+    ("inspect", "Qwen/Qwen3-0.6B"): "hf download Qwen/Qwen3-0.6B --local-dir",
+}.items():
+    done = subprocess.run([lehr, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    holds(message, done.returncode == 2 and message in done.stderr)
+process = subprocess.Popen([lehr, "train", "recipe/quickstart.toml", f"--job.dump_folder={work / 'unread'}", *SMALL,
+                            "--training.steps=100000"], stderr=subprocess.PIPE, text=True)
+while "step 3 " not in " ".join(process.stderr.readline().split()):
+    assert process.poll() is None
+process.stderr.close()  # as Ctrl-C ends `tee`
+process.send_signal(signal.SIGINT)
+holds("a run whose log nobody reads any more saves and stops",
+      process.wait(timeout=60) == 130 and list((work / "unread/checkpoints").glob("step-*")))
+
 reference = "test/data/reference/qwen3_tied_v4config"
 holds("verify holds on its reference", "0 over their tolerance" in run("verify", "--model", reference))
 holds("and exits with 3 when it does not", "OVER" in run("verify", "--model", reference, "--atol", "1e-12", code=3))

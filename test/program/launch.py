@@ -248,6 +248,35 @@ while time.monotonic() < deadline and any(os.path.exists(f"/proc/{p}") and p in 
     time.sleep(0.1)
 expect("the ranks die with their launcher", not alive("4242"), str(alive("4242")))
 
+# A script does not pass SIGTERM on and ends at once, while the program that it runs still saves.
+with tempfile.TemporaryDirectory() as folder:
+    script = os.path.join(folder, "train.sh")
+    with open(script, "w") as file:
+        file.write(f"#!/bin/sh\n{mesh_ranks} work\necho done\n")
+    os.chmod(script, 0o755)
+    child = subprocess.Popen([lehr, "launch", "-n", "2", "--", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             env=clean)
+    assert "step 20" in child.stdout.readline()
+    child.send_signal(signal.SIGTERM)
+    out, err = child.communicate(timeout=SECONDS)
+    expect("the launcher waits for programs that scripts run", child.returncode == 143 and "rank 0 saved" in out and err == "",
+           f"{child.returncode}\n{out}{err}")
+    plain = os.path.join(folder, "plain")
+    with open(plain, "w") as file:
+        file.write("true\n")
+    os.chmod(plain, 0o755)
+    case("a script without an interpreter", launch(2, "--", plain), 2, "plain: cannot be executed: Exec format error; a script begins")
+ignoring = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+case("a parent that ignores SIGCHLD", [sys.executable, "-c", ignoring, *map(str, ranks(2, "run"))], 0)
+child = subprocess.Popen([str(a) for a in launch(2, "--output", "all", "--", mesh_ranks, "work")], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, text=True, env=clean)
+while "step 20" not in child.stdout.readline():
+    pass
+child.stdout.close()  # as Ctrl-C ends `tee`
+child.send_signal(signal.SIGINT)
+err = child.stderr.read()
+expect("ranks save if the reader of their output has gone", child.wait(timeout=SECONDS) == 130 and err == "", f"{child.returncode}\n{err}")
+
 # --- invalid use -----------------------------------------------------------------------------------------------------
 case("no command", launch(2), 2, "expected a command after '--'")
 case("a command without --", launch(2, "train"), 2, "after '--'")

@@ -63,6 +63,10 @@ class Commands(WithFolder):
         self.assertTrue(plan["fits"])
         self.assertGreater(plan["step_seconds"], 0)
 
+    def test_keys_of_a_machine_may_be_true_or_false(self):
+        plan = lehr.plan(tiny_run(self.folder), devices=1, **{"machine.node_direct_links": True})
+        self.assertTrue(plan["fits"])
+
     def test_a_plan_is_kept_in_its_output_folder(self):
         lehr.plan(tiny_run(self.folder), devices=1, output=self.folder / "plan")
         self.assertTrue((self.folder / "plan/timeline.html").exists())

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "lehr/base/error.h"
 #include "lehr/state/integrity.h"
@@ -182,6 +183,35 @@ TEST(CheckpointStore, KeepsTheBestBesidesTheLatest) {
   EXPECT_THAT(steps_of(store), ElementsAre(4, 5));
   store.keep_latest(1, 5, 3);
   EXPECT_THAT(steps_of(store), ElementsAre(5));
+}
+
+// Files in a folder without permission to write cannot be deleted. The superuser may anyway, so it becomes another user.
+TEST(CheckpointStore, LeavesAProtectedCheckpointAndSaysSo) {
+  const TemporaryFolder folder;
+  CheckpointStore store(folder.path());
+  for (const char* name : {"step-1", "step-2", "step-3"}) {
+    fs::create_directory(folder.path() / name);
+    write_bytes(folder.path() / name / "model.safetensors", "x");
+  }
+  for (const char* name : {"step-2", "step-3"}) {
+    fs::permissions(folder.path() / name, fs::perms::all);
+  }
+  fs::permissions(folder.path() / "step-1", fs::perms(0555));
+  fs::permissions(folder.path(), fs::perms::all);
+  const uid_t user = ::geteuid();
+  if (user == 0) {
+    ASSERT_EQ(::seteuid(65534), 0);
+  }
+  const bool may_look = ::access(folder.path().c_str(), W_OK) == 0;
+  const std::string problem = may_look ? store.keep_latest(2) : "";
+  store.recover();
+  ASSERT_EQ(::seteuid(user), 0);
+  fs::permissions(folder.path() / "step-1", fs::perms::owner_all);
+  if (!may_look) {
+    GTEST_SKIP() << "other users cannot reach the folder of temporary files";
+  }
+  EXPECT_THAT(problem, HasSubstr("step-1: cannot be deleted, since its files are protected"));
+  EXPECT_THAT(steps_of(store), ElementsAre(1, 2, 3));
 }
 
 TEST(CheckpointStore, KeepsTheLatestAndTheNewestSave) {

@@ -113,6 +113,29 @@ TEST(LocalCheckpoints, OnlyOneNewerThanThoseOfTheRunIsUsed) {
   EXPECT_EQ(train_until(local_run(folder.path(), {{"checkpoint.local_interval", "3"}}), 7).first, 6);
 }
 
+// Other machines mount the folder of a run with another number of its file system.
+TEST(LocalCheckpoints, AreFoundOnAnotherMountOfTheRunsFolder) {
+  const Folder folder;
+  const auto config = local_run(folder.path());
+  train_until(config, 7);
+  const fs::path pointer = checkpoint(config, 0).parent_path() / "local_checkpoints";
+  std::string text = read_file(pointer);
+  const size_t line = text.find('\n');
+  write_file_atomically(pointer, text.substr(0, line + 1) + "12345:" + text.substr(line + 1));  // as earlier versions
+  EXPECT_GT(train_until(config, 8).first, 6);
+}
+
+TEST(LocalCheckpoints, OfABranchThatWasLeftBehindUnseenAreNotUsed) {
+  const Folder folder;
+  const auto config = local_run(folder.path());
+  train_until(config, 9);
+  const fs::path there = local_checkpoint(folder.path(), 8).parent_path();
+  fs::rename(there, there.string() + ".away");  // as on another machine
+  testing::train(tiny_run(folder.path(), {{"checkpoint.load_step", "5"}}), /*stop_after=*/2);
+  fs::rename(there.string() + ".away", there);
+  EXPECT_EQ(train_until(config, 10).first, 8);
+}
+
 TEST(LocalCheckpoints, ADamagedOneIsNotUsed) {
   const Folder folder;
   const auto config = local_run(folder.path());

@@ -156,6 +156,10 @@ TEST(Changes, ThatWereNotAllowedAreRefusedWithTheKeyAndTheWord) {
   EXPECT_THAT(refusal({{"training.global_batch_size", "8"}}), names("training.global_batch_size", "batch_size"));
   EXPECT_THAT(refusal({{"training.seq_len", "16"}}), names("training.seq_len", "seq_len"));
   EXPECT_THAT(refusal({{"data.datasets.1.weight", "3"}}), names("data: ", "data"));
+  // Two long documents, of which both ways make as many sequences.
+  EXPECT_THAT(
+      refusal({{"data.packing", "whole"}}),
+      AllOf(names("data.packing: ", "data"), HasSubstr("had \"concat\", the config says \"whole\"")));
   EXPECT_THAT(
       refusal({{"training.steps", "20"}}),
       AllOf(names("training.steps", "steps"), HasSubstr("spans 9 steps, with this config 20")));

@@ -495,6 +495,22 @@ TEST(Trainer, ReportsTheMemoryOfAStepAndOfSaves) {
   EXPECT_THAT(report, HasSubstr("; " + human_bytes(3 * 4 * parameters) + " more from the first save on"));
 }
 
+TEST(Trainer, ASaveThatFailedIsTriedAgain) {
+  const Folder folder;
+  const auto config = tiny_run(folder.path(), {{"checkpoint.interval", "100"}});
+  Logger log("", true);
+  const auto list = testing::specs();
+  Trainer trainer(config, {.specs = list, .log = log});
+  const auto checkpoints = checkpoint(config, 0).parent_path();
+  std::filesystem::create_directories(checkpoints.parent_path());
+  write_file_atomically(checkpoints, "a file where the folder of checkpoints should be");
+  trainer.begin();
+  EXPECT_THROW(trainer.save_now(), std::exception);
+  std::filesystem::remove(checkpoints);
+  trainer.save_now();
+  EXPECT_TRUE(std::filesystem::exists(checkpoint(config, 0) / "trainer.json"));
+}
+
 TEST(Trainer, ReturnsToAStepOnceAndKeepsLaterCheckpoints) {
   const Folder folder;
   train(tiny_run(folder.path(), {{"checkpoint.keep_latest_k", "0"}}));
