@@ -66,6 +66,7 @@ train::TrainConfig distillation_run(
   // The child's layers may have different numbers of experts, which router losses do not support.
   config.training.router_aux_loss_coef = 0;
   config.training.router_z_loss_coef = 0;
+  config.training.mtp_loss_coef = 0;  // children have no modules for multi-token prediction
   return config;
 }
 

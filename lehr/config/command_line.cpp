@@ -158,12 +158,7 @@ std::string meant_option(const std::string& key, const OptionList& known, const 
 // Returns the value of a known option; `before` is its value so far, or null.
 Node value_of(const WrittenOption& option, const OptionList& known, const Node* before) {
   Node node;
-  require(
-      !option.negated || !option.value,
-      "command line: --{}: takes no value; write --{}, or --{} for true",
-      option.name,
-      option.name,
-      option.name.substr(std::string_view("no-").size()));
+  require(!option.negated || !option.value, "command line: --{}: takes no value; leave the value out", option.name);
   if (!option.value) {
     node = Node(!option.negated);
   } else if (known.texts.count(option.key) != 0) {

@@ -243,7 +243,13 @@ class ModelScorer::Parts {
       hooks.push_back(std::make_shared<IndependentExpertChannelContribution>());
       keep(Kind::expert_channels, hooks.back());
     }
-    if (wants(Kind::experts)) {
+    const int64_t groups = moe_layer.router->options().n_group;
+    require(
+        groups == 1 || !options_.kinds.contains(Kind::experts),
+        "scores of experts: routers that choose among groups of experts (n_group = {}) do not support them; leave out "
+        "experts",
+        groups);
+    if (groups == 1 && wants(Kind::experts)) {
       hooks.push_back(expert_hook(options_.experts));
       keep(Kind::experts, hooks.back());
       if (options_.experts == ExpertMethod::voting) {

@@ -1,5 +1,9 @@
 #include "lehr/prune/pruned_model.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "lehr/base/error.h"
 #include "lehr/descriptor/model_descriptor.h"
 #include "lehr/pretrained/weights.h"
@@ -22,6 +26,39 @@ std::vector<pretrained::Replacement> dropped_subblocks(const Pruning& pruning) {
   return dropped;
 }
 
+// A router that chooses among groups of experts counts them by their places, so as many have to stay in each group.
+void require_whole_groups(
+    const descriptor::ModelArgs& args,
+    const Pruning& pruning,
+    const std::vector<descriptor::BlockConfig>& blocks,
+    const std::string& folder) {
+  const Node config = args.to_hf_config("");
+  const Node* const groups = config.find("n_group");
+  const Node* const chosen = config.find("topk_group");
+  if (groups == nullptr || chosen == nullptr || groups->as_int() <= chosen->as_int()) {
+    return;
+  }
+  for (size_t layer = 0; layer < pruning.layers.size(); ++layer) {
+    const auto* moe = std::get_if<descriptor::MoESubblock>(&blocks[layer].ffn);
+    const std::vector<int64_t>& kept = pruning.layers[layer].experts;
+    if (moe == nullptr || kept.empty()) {
+      continue;
+    }
+    std::vector<int64_t> of_group(static_cast<size_t>(groups->as_int()));
+    for (const int64_t expert : kept) {
+      ++of_group.at(static_cast<size_t>(expert * groups->as_int() / moe->num_local_experts));
+    }
+    require(
+        std::count(of_group.begin(), of_group.end(), of_group.front()) == groups->as_int(),
+        "{}: layer {}: n_group: the router chooses among {} groups of experts, of which {} would be left; keep as many of "
+        "each, or make experts narrower (--expert-width)",
+        folder,
+        layer,
+        groups->as_int(),
+        fmt::join(of_group, ", "));
+  }
+}
+
 // QK-norm over the full width has a weight per row of k_proj. With one KV head, which cannot be pruned, they look
 // alike.
 nn::QKNormWidth qk_norm_width(const state::TensorSpecs& specs, const std::string& layer) {
@@ -38,6 +75,7 @@ PrunedModel::PrunedModel(
       args_(families.from_hf_folder(folder)) {
   const auto blocks = args_->block_configs();
   args_->set_block_configs(child_blocks(pruning, blocks, folder.string() + ": "));
+  require_whole_groups(*args_, pruning, blocks, folder.string());
   args_->check(folder.string() + ": after pruning: ");
   specs_ = parameters_.output_specs();
   const descriptor::ModelDescriptor& descriptor = families.descriptor_of_hf_folder(folder);

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/config/json.h"
+#include "lehr/descriptor/block_config.h"
 #include "lehr/search/costs.h"
 #include "lehr/search/relative_time.h"
 #include "lehr/search/timed_layers.h"
@@ -113,7 +115,7 @@ std::vector<TimedShape> shapes_of(CostTable& table, const Library& library) {
   const auto add = [&](int64_t layer, const descriptor::BlockConfig& block, Cost& cost) {
     const auto* attention = std::get_if<descriptor::AttentionSubblock>(&block.attention);
     const int64_t window = attention != nullptr ? form.window(static_cast<size_t>(layer), *attention) : 0;
-    const Shape shape(descriptor::describe(block), window, has_delta_net(pieces, layer, block));
+    const Shape shape(to_json(descriptor::write_block_configs({block})), window, has_delta_net(pieces, layer, block));
     const auto [place, is_new] = places.try_emplace(shape, shapes.size());
     if (is_new) {
       shapes.push_back({.layer = layer, .block = block, .costs = {}});

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <cstdint>
+#include <fstream>
 #include <span>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "lehr/pretrained/weights.h"
 #include "lehr/search/model_space.h"
 #include "lehr/state/weights.h"
+#include "lehr/train/gpu_card.h"
 
 namespace lehr::search {
 
@@ -32,6 +34,20 @@ constexpr Stage kStages[] = {
     Stage::distil,
     Stage::report};
 constexpr const char* kStagesFile = "stages.json";
+
+// What measured times depend on: the GPU, or the CPU of this machine.
+std::string name_of_device(at::Device device) {
+  if (const auto card = train::find_card(device)) {
+    return card->describe();
+  }
+  std::ifstream cpu("/proc/cpuinfo");
+  for (std::string line; std::getline(cpu, line);) {
+    if (line.starts_with("model name")) {
+      return line.substr(line.find(':') + 1);
+    }
+  }
+  return "";
+}
 
 // The whole space with the parts that its variants keep.
 std::string text_of(const SearchSpace& space) {
@@ -159,6 +175,9 @@ std::string Search::identity(Stage stage) const {
       environment_.seq_len,
       environment_.rows_per_batch);
   if (stage == Stage::sort) {
+    for (const prune::Kind kind : needed_scores(config_.space, pieces_.blocks())) {
+      text += fmt::format(", {}", prune::name_of(kind));
+    }
     return text;
   }
   const LocalDistillationConfig& local = config_.local_distillation;
@@ -172,11 +191,12 @@ std::string Search::identity(Stage stage) const {
       local.max_norm);
   if (stage == Stage::stats) {
     text += fmt::format(
-        ", {} sequences of {} tokens, {} rounds, {} threads, prefill and decoding of each layer beside a reference",
+        ", {} sequences of {} tokens, {} rounds, {} threads, prefill and decoding of each shape beside a reference, {}",
         workload().num_sequences,
         workload().num_tokens,
         config_.workload.rounds,
-        at::get_num_threads());
+        at::get_num_threads(),
+        name_of_device(environment_.device));
   }
   if (stage == Stage::realise || stage == Stage::distil) {
     text += ", " + text_of(results_.candidates.front().solution.choice);

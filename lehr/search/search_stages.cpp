@@ -136,6 +136,7 @@ void Search::measure_costs() {
     set_seconds(known.at("attention"), costs_->attention);
     set_seconds(known.at("ffn"), costs_->ffn);
   } else {
+    set_not_done(Stage::stats);
     measure_times(*costs_, *library_, workload(), config_.workload.rounds, [&](int64_t done, int64_t all) {
       show("stats, shapes", done, all);
     });
@@ -299,11 +300,14 @@ void Search::write_puzzletron() const {
   std::vector<PuzzletronSolution> solutions;
   std::string all = identity(Stage::stats) + name_of(config_.score.objective);
   for (const Candidate& candidate : results_.candidates) {
-    all += text_of(candidate.solution.choice);
     solutions.push_back(
         {.choice = candidate.solution.choice,
          .value = objective_of(candidate.measured, config_.score.objective),
          .cost = candidate.cost});
+    all += fmt::format("{} {}", text_of(candidate.solution.choice), solutions.back().value);
+    for (const CostKind kind : kCostKinds) {  // they depend on the workload, too
+      all += fmt::format(" {}", candidate.cost.of(kind));
+    }
   }
   const fs::path folder = path(fmt::format("puzzletron-{:08x}", checksum_of(all)));
   if (!fs::exists(folder)) {

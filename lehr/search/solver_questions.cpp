@@ -127,7 +127,9 @@ std::string explain_infeasible(const SolverProblem& problem, const SolverLimits&
 std::vector<ShadowPrice> shadow_prices(
     const SolverProblem& problem, const SolverResult& solved, const SolverLimits& limits) {
   constexpr double kShares[] = {0.01, 0.02, 0.05, 0.1, 0.2};
-  constexpr double kNothing = 1e-9;  // CBC's own resolution
+  constexpr double kResolution = 1e-9;  // CBC's own
+  // Both solutions may be above the best by this much.
+  const double nothing = std::max(kResolution, limits.relative_gap * (solved.best ? std::abs(solved.best->loss) : 0));
   std::vector<ShadowPrice> prices;
   for (size_t budget = 0; budget < problem.budgets.size(); ++budget) {
     const auto limit = problem.budgets[budget].at_most;
@@ -142,9 +144,10 @@ std::vector<ShadowPrice> shadow_prices(
       price.share = share;
       price.more = share * *limit;
       price.worth = result.best ? std::max(0.0, solved.best->loss - result.best->loss) : 0;
-      if (price.worth > kNothing) {
+      if (price.worth > nothing) {
         break;
       }
+      price.worth = 0;
     }
     prices.push_back(price);
   }
