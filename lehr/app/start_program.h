@@ -21,8 +21,8 @@ struct ProgramStart {
 };
 
 /// Starts the program as the leader of a process group of its own, and returns its process. It is killed when the
-/// calling thread ends. Throws a usage error with the reason if it cannot be executed, and a runtime error if no process
-/// can be created.
+/// calling thread ends. Throws a usage error with the reason if it cannot be executed, and a runtime error if no
+/// process can be created.
 pid_t start_program(const ProgramStart& program);
 
 }  // namespace lehr::app

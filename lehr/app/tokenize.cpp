@@ -157,9 +157,10 @@ int tokenize(const std::vector<std::string>& args) {
     convert_lines(options, *tokenizer);
     return 0;
   }
-  return write_or_stop("tokenize", value_of(options.output, "--output"), [&](const std::function<void()>& stop_if_asked) {
-    write_token_file(options, *tokenizer, arguments.positionals, stop_if_asked);
-  });
+  return write_or_stop(
+      "tokenize", value_of(options.output, "--output"), [&](const std::function<void()>& stop_if_asked) {
+        write_token_file(options, *tokenizer, arguments.positionals, stop_if_asked);
+      });
 }
 
 }  // namespace lehr::app

@@ -12,8 +12,8 @@ namespace lehr {
 namespace {
 namespace fs = std::filesystem;
 
-// The cores that the quota of one cgroup grants, if it has one: version 2 writes "quota period" or "max period" into one
-// file, version 1 has a file for each.
+// The cores that the quota of one cgroup grants, if it has one: version 2 writes "quota period" or "max period" into
+// one file, version 1 has a file for each.
 std::optional<double> quota_in(const fs::path& group) {
   double quota = 0;
   double period = 0;

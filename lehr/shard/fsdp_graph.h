@@ -35,7 +35,7 @@ struct FsdpPass {
   int64_t calls_in_graph = 0;
   bool in_graph = false;
   int64_t frozen_calls = 0;  // of a unit without trainable parameters: calls whose backward has not ended
-  at::Tensor begin = {};  // an output of the Begin node, while modules of the unit are still to be called
+  at::Tensor begin = {};     // an output of the Begin node, while modules of the unit are still to be called
   std::weak_ptr<ops::WeightGradients> weight_gradients = ops::WeightGradients::current();
   bool waiting = false;                    // dgrad ran, wgrad has not
   std::vector<at::Tensor> gradients = {};  // accumulated while waiting, per trainable parameter

@@ -184,10 +184,10 @@ void FsdpSchedule::enter_backward(const FsdpPass& pass) {
   }
 }
 
-// Post-backward: runs once per pass, when the gradients of all its parameters are known (twice if wgrad is deferred); of
-// a unit without trainable parameters once per call.
-// Order of collectives: wait for the reduce-scatter of the unit before (but see make_room_for()), then start this
-// unit's. So one reduce-scatter runs at a time, and overlaps with backward of the next unit.
+// Post-backward: runs once per pass, when the gradients of all its parameters are known (twice if wgrad is deferred);
+// of a unit without trainable parameters once per call. Order of collectives: wait for the reduce-scatter of the unit
+// before (but see make_room_for()), then start this unit's. So one reduce-scatter runs at a time, and overlaps with
+// backward of the next unit.
 std::vector<at::Tensor> FsdpSchedule::leave_backward(
     const std::shared_ptr<FsdpPass>& pass, std::vector<at::Tensor> gradients) {
   require(pass->generation == generation_, "fully sharded model: backward of a forward pass from before reset()");

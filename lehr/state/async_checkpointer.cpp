@@ -160,9 +160,9 @@ void AsyncCheckpointer::write(const CheckpointContents& contents, const std::str
 
 std::string AsyncCheckpointer::write_to_store(const CheckpointContents& contents, const std::string& failure) {
   write_checkpoint(store_, contents, *coordinator_, failure);
-  return keep_latest_ == 0 ? ""
-                           : coordinator_->from_main(
-                                 "save tidy", [&] { return store_.keep_latest(keep_latest_, contents.step); });
+  return keep_latest_ == 0
+             ? ""
+             : coordinator_->from_main("save tidy", [&] { return store_.keep_latest(keep_latest_, contents.step); });
 }
 
 std::optional<SaveResult> AsyncCheckpointer::poll() {

@@ -14,7 +14,8 @@ int64_t sample_token(const at::Tensor& logits, const SamplingOptions& options, d
   const auto most_likely = logits.argmax().item<int64_t>();  // a NaN, if there is one
   const double largest = logits[most_likely].item<double>();
   if (!std::isfinite(largest)) {
-    fail_runtime("generate: a logit is {}, so there is no next token: a weight or a hidden state is not finite", largest);
+    fail_runtime(
+        "generate: a logit is {}, so there is no next token: a weight or a hidden state is not finite", largest);
   }
   if (options.temperature == 0) {
     return most_likely;

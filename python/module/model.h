@@ -26,7 +26,8 @@ class Tokenizer : public torch::CustomClassHolder {
   std::tuple<std::vector<int64_t>, std::vector<int64_t>> special_tokens() const;
   std::string decode(const std::vector<int64_t>& ids, bool skip_special) const;
   /// Returns what `ids` add to the text of the ids `before` them (data::decode_after).
-  std::string decode_after(const std::vector<int64_t>& before, const std::vector<int64_t>& ids, bool skip_special) const;
+  std::string decode_after(
+      const std::vector<int64_t>& before, const std::vector<int64_t>& ids, bool skip_special) const;
   int64_t vocab_size() const { return tokenizer_->vocab_size(); }
 
  private:

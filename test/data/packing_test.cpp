@@ -152,7 +152,9 @@ TEST(Packing, DataWithoutLabelsIsAnError) {
         usage_error_of([&] { PackedRows(stream_of({{5}}), {.seq_len = 4, .packing = packing}); }),
         HasSubstr("memory: holds 1 tokens in 1 documents, which leaves nothing to predict"));
     EXPECT_THAT(
-        usage_error_of([&] { PackedRows(stream_of({{5}, {6}, {7}}), {.seq_len = 4, .packing = packing}); }),
+        usage_error_of([&] {
+          PackedRows(stream_of({{5}, {6}, {7}}), {.seq_len = 4, .packing = packing});
+        }),
         HasSubstr("memory: holds 3 tokens in 3 documents, which leaves nothing to predict"));
   }
 }

@@ -1,6 +1,7 @@
 // Children compute the same as their parents with the removed parts zeroed, in float64.
 #include <gmock/gmock.h>
 
+#include "lehr/prune/pruned_model.h"
 #include "test/prune/support.h"
 
 namespace lehr::prune {
@@ -48,6 +49,28 @@ TEST_P(Children, WithScaledWeightsDifferInDownWeightsOnly) {
         is_down ? (plain.tensor(name).to(at::kDouble) * (32.0 / 12)).to(at::kFloat) : plain.tensor(name);
     EXPECT_TRUE(at::equal(scaled.tensor(name), expected)) << name;
   }
+}
+
+// Routers that choose among groups find them by the places of experts: 6 experts in 2 groups, of which 1 is chosen.
+TEST(PrunedModel, KeepsAsManyExpertsOfEachGroup) {
+  const std::string folder = "test/data/reference/glm4_moe_groups";
+  const auto families = testing::families();
+  const auto blocks = families.from_hf_folder(folder)->block_configs();
+  const auto cut = [&](const std::vector<int64_t>& experts) {
+    Pruning pruning{.layers = std::vector<LayerKeeps>(blocks.size())};
+    for (size_t layer = 0; layer < blocks.size(); ++layer) {
+      if (std::holds_alternative<descriptor::MoESubblock>(blocks[layer].ffn)) {
+        pruning.layers[layer].experts = experts;
+      }
+    }
+    PrunedModel(folder, pruning, families);
+  };
+  cut({0, 2, 3, 4});
+  EXPECT_THAT(
+      testing::error_of([&] {
+        cut({0, 1, 2, 3});
+      }),
+      ::testing::HasSubstr("n_group: the router chooses among 2 groups of experts, of which 3, 1 would be left"));
 }
 
 // Qwen3 has norms of queries and keys, Llama has none. Each kept KV head gets 2, 4 or 8 query groups.

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <set>
+
 #include "lehr/base/file.h"
 #include "lehr/base/value_of.h"
 #include "lehr/config/config.h"
@@ -84,6 +86,21 @@ TEST_F(SearchCosts, TimesAreRelativeToAReference) {
   const PartSeconds whole = measure_child_seconds(teacher.library, teacher_choice(teacher.space), work, 1, hours);
   EXPECT_GT(whole.prefill, 360) << "a model takes more than a tenth of its layer's time";
   EXPECT_GT(whole.decode, 720);
+}
+
+// Only the same shape has the same bits.
+TEST_F(SearchCosts, ShapesThatDifferInTheSharedExpertAloneAreMeasuredEach) {
+  const Teacher teacher(
+      "test/data/reference/qwen3_5_moe_experts", {.shared_expert_widths = {2}, .attention_no_op = false}, at::kFloat);
+  const descriptor::Workload work{.num_tokens = 24, .num_sequences = 2};
+  CostTable costs = count_costs(teacher.pieces, teacher.space, work);
+  measure_times(costs, teacher.library, work, 1, [](int64_t, int64_t) {});
+  std::set<double> seconds;
+  const LayerSpace& layer = teacher.space.front();
+  for (size_t i = 0; i < layer.ffn.size(); ++i) {
+    seconds.insert(costs.ffn[0][i].prefill_seconds);
+  }
+  EXPECT_EQ(seconds.size(), layer.ffn.size());
 }
 
 TEST_F(SearchCosts, TimesOfLatentsAndStatesAreMeasured) {

@@ -185,7 +185,8 @@ TEST(CheckpointStore, KeepsTheBestBesidesTheLatest) {
   EXPECT_THAT(steps_of(store), ElementsAre(5));
 }
 
-// Files in a folder without permission to write cannot be deleted. The superuser may anyway, so it becomes another user.
+// Files in a folder without permission to write cannot be deleted. The superuser may anyway, so it becomes another
+// user.
 TEST(CheckpointStore, LeavesAProtectedCheckpointAndSaysSo) {
   const TemporaryFolder folder;
   CheckpointStore store(folder.path());

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <limits>
 #include <set>
 
 #include "lehr/base/error.h"
@@ -17,6 +18,19 @@ at::Tensor logits() {
 
 TEST(SampleToken, PicksTheMostLikelyAtTemperatureZero) {
   EXPECT_EQ(sample_token(logits(), {.temperature = 0}, 0.99), 1);
+}
+
+TEST(SampleToken, RefusesLogitsThatAreNotFinite) {
+  at::Tensor broken = logits();
+  broken[2] = std::numeric_limits<double>::quiet_NaN();
+  for (const double temperature : {0.0, 1.0}) {
+    EXPECT_THAT(
+        [&] { sample_token(broken, {.temperature = temperature}, 0.5); },
+        ::testing::ThrowsMessage<Error>(::testing::HasSubstr("generate: a logit is nan")));
+  }
+  at::Tensor masked = logits();
+  masked[0] = -std::numeric_limits<double>::infinity();
+  EXPECT_EQ(sample_token(masked, {.temperature = 0}, 0.5), 1) << "a token that is excluded";
 }
 
 TEST(SampleToken, DrawsInProportionToProbability) {
