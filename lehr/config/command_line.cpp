@@ -1,6 +1,7 @@
 #include "lehr/config/command_line.h"
 
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <set>
@@ -179,6 +180,14 @@ Node value_of(const WrittenOption& option, const OptionList& known, const Node* 
   node.set_origin({.file = "command line"});
   return node;
 }
+
+bool is_utf8(const std::string& text) {
+  try {
+    return !nlohmann::json(text).dump().empty();
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
+}
 }  // namespace
 
 Arguments parse_arguments(
@@ -219,7 +228,12 @@ Arguments parse_arguments(
       }
       option.value = args[++i];
     }
-    if (option.dotted) {
+    if (option.dotted && !is_utf8(*option.value)) {
+      problems.push_back(fmt::format(
+          "command line: --{}: the value is not valid UTF-8, so the run's config.toml could not hold it; rename the file "
+          "or folder",
+          option.name));
+    } else if (option.dotted) {
       result.overrides.emplace_back(option.name, *option.value);
     } else {
       values.set(option.key, value_of(option, known, values.find(option.key)));

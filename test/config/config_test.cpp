@@ -296,6 +296,9 @@ TEST(CommandLine, ReportsWrongArguments) {
       parse({"--model", "m", "-count", "3"}),
       Throws<Error>(Property(
           &Error::what, EndsWith("command line: -count: options begin with two dashes; did you mean --count?"))));
+  EXPECT_THAT(
+      parse({"--model", "m", "--job.dump_folder=caf\xE9"}),
+      Throws<Error>(Property(&Error::what, HasSubstr("--job.dump_folder: the value is not valid UTF-8"))));
   // An option is spelled as in the help, a key as in a config.
   EXPECT_THAT(
       parse({"--model", "m", "--max_rows", "0"}),
