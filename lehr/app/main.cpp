@@ -2,12 +2,12 @@
 
 #include <fcntl.h>
 #include <fmt/ranges.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -17,7 +17,6 @@
 #include "lehr/base/error.h"
 #include "lehr/base/fast_exit.h"
 #include "lehr/base/parallel.h"
-#include "lehr/base/stop_signals.h"
 #include "lehr/config/suggest.h"
 #include "lehr/memory/caching_allocator.h"
 #include "lehr/mesh/connect.h"
@@ -154,13 +153,14 @@ void open_standard_files() {
   }
 }
 
-// Returns `code`, or that of a failure if standard output was not written, such as to a full disk.
+// Returns `code`, or that of a failure if standard output was not written, such as to a full disk. A reader that has
+// gone wants no more of it.
 int with_output_written(int code) {
   std::cout.flush();
   errno = 0;
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
-  // Commands that ignore a reader that has gone save what they do.
-  if (written || code != 0 || is_ignored(SIGPIPE)) {
+  pollfd output{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  if (written || code != 0 || (::poll(&output, 1, 0) > 0 && (output.revents & POLLERR) != 0)) {
     return code;
   }
   const std::string reason = errno != 0 ? fmt::format(": {}", std::strerror(errno)) : "";
