@@ -13,10 +13,12 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "lehr/app/child_output.h"
 #include "lehr/app/launch_places.h"
+#include "lehr/app/process_group.h"
 #include "lehr/app/start_program.h"
 #include "lehr/base/error.h"
 #include "lehr/base/stop_signals.h"
@@ -137,7 +139,7 @@ class ChildRanks {
   // input is wrong or that it has a bug.
   bool may_restart() const {
     const auto status = decisive_status();
-    if (!status || passed_on_ != 0) {
+    if (!status || !passed_on_.empty()) {
       return false;
     }
     const int code = exit_code_of(*status);
@@ -219,7 +221,8 @@ class ChildRanks {
         tell_where_ranks_are();
       } else if (signal != SIGCHLD) {
         stopped_ = 128 + signal;
-        passed_on_ = signal;
+        hurried_ = !passed_on_.empty();
+        passed_on_.insert(signal);
         end_all(signal);
       }
     }
@@ -233,7 +236,7 @@ class ChildRanks {
         continue;
       }
       // A shell script ends by the signal at once, while the program that it runs still saves.
-      if (passed_on_ != 0 && ::kill(-child.pid, 0) == 0) {
+      if (!passed_on_.empty() && !hurried_ && may_still_save(child.pid, *passed_on_.begin())) {
         deadline_ = deadline_.value_or(Clock::now() + kSaveTime);
         continue;
       }
@@ -263,7 +266,7 @@ class ChildRanks {
     // The rank was stopped before it could save: the others cannot continue.
     const bool at_once = is_stop(status) && words && !words->consequence;
     // A rank that ends by the forwarded signal has not failed.
-    if (passed_on_ != 0 && (is_stop(status) || (WIFSIGNALED(status) && WTERMSIG(status) == passed_on_))) {
+    if (!passed_on_.empty() && (is_stop(status) || (WIFSIGNALED(status) && passed_on_.contains(WTERMSIG(status))))) {
       stopped_at_once_ = stopped_at_once_ || at_once;
       return;
     }
@@ -328,7 +331,8 @@ class ChildRanks {
   std::optional<size_t> failed_;               // the first rank that ended with a failure
   std::optional<size_t> cause_;                // the first that did so without blaming another
   bool termed_ = false;                        // SIGTERM was sent at the deadline
-  int passed_on_ = 0;                          // the signal that was forwarded
+  std::set<int> passed_on_;                    // the signals that were forwarded
+  bool hurried_ = false;                       // more than one was
   int stopped_ = 0;                            // 128 + the signal that stopped the ranks
   bool stopped_at_once_ = false;               // a rank was stopped before it could save
 };

@@ -57,10 +57,7 @@ void require_replaceable(const std::filesystem::path& path) {
   std::error_code error;
   const auto kind = std::filesystem::status(path, error).type();
   const bool is_free = kind == std::filesystem::file_type::regular || kind == std::filesystem::file_type::not_found;
-  require(
-      is_free || error,
-      "{}: is no file, but a folder, a device or a pipe, and is not replaced by one; name a file",
-      path.string());
+  require(is_free || error, "{}: is a folder, a device or a pipe, not a file; give the name of a file", path.string());
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {

@@ -41,9 +41,6 @@ RowSpan from(const RowSpan& out, int64_t position) {
   return {out.input_ids + position, out.labels + position, out.position_ids + position, out.document_ids + position};
 }
 
-}  // namespace
-
-namespace {
 // Whether some document has a token to predict.
 bool has_longer_document(const TokenStream& stream) {
   for (int64_t i = 0; i < stream.num_documents(); ++i) {

@@ -126,7 +126,7 @@ void report_failure(const std::exception& problem) {
   const auto* const peer = dynamic_cast<const PeerFailure*>(&problem);
   const std::string message = printable(text_of(problem));
   if (file.empty() || !write_crash_report(file, {.message = message, .consequence = peer != nullptr})) {
-    fmt::print(stderr, "{}\n", message);
+    std::fputs((message + "\n").c_str(), stderr);  // fmt::print throws if the terminal has gone
   }
 }
 
@@ -141,7 +141,7 @@ void report_stop(Transport* transport, int signal, bool second) {
   if (!file.empty()) {
     write_crash_report(file, {.message = text});
   } else if (!alone) {
-    fmt::print(stderr, "rank {}: {}\n", transport->rank(), text);
+    std::fputs(fmt::format("rank {}: {}\n", transport->rank(), text).c_str(), stderr);
   }
   if (!alone) {
     transport->abort(text);

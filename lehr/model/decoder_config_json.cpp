@@ -291,8 +291,9 @@ Node to_hf(
     const std::string& architecture_prefix,
     const std::string& dtype) {
   const bool scores = descriptor::is_classifier(c.head);
-  // The text part of a multimodal model: of its classes only that of language models has no "Text" in its name.
-  const bool names_part = model_type.ends_with("_text") && c.head != descriptor::Head::causal_lm;
+  // The classes of a multimodal model's text part have "Text" in their names, except these two.
+  const bool names_part = model_type.ends_with("_text") && c.head != descriptor::Head::causal_lm &&
+                          c.head != descriptor::Head::token_classification;
   Node node = Node::make_table();
   node.set(
       "architectures", node_list(std::array{architecture_prefix + (names_part ? "Text" : "") + suffix_of(c.head)}));

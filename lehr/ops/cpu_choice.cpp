@@ -42,6 +42,14 @@ const Names& names_of(Arch arch) {
 bool is_set(const char* value) {
   return value != nullptr && *value != '\0';
 }
+
+bool is_intel_cpu() {
+#ifdef __x86_64__
+  return __builtin_cpu_is("intel") != 0;
+#else
+  return false;
+#endif
+}
 }  // namespace
 
 Arch parse_arch(const char* value, Arch best) {
@@ -68,8 +76,17 @@ Arch parse_arch(const char* value, Arch best) {
   fail("{}: expected one of {}, or none, for the best; found '{}'", kVariable, fmt::join(supported, ", "), value);
 }
 
+Arch fastest_arch(Arch best, bool is_intel) {
+  // Intel's CPUs multiply bfloat16 in tiles, and its pairs at half the rate of float32. Some virtual machines hide the
+  // tiles.
+  return best == Arch::avx512_bf16 && is_intel ? Arch::avx512 : best;
+}
+
 Arch chosen_arch() {
-  static const Arch chosen = parse_arch(std::getenv(kVariable), best_arch());
+  static const Arch chosen = [] {
+    const char* const value = std::getenv(kVariable);
+    return is_set(value) ? parse_arch(value, best_arch()) : fastest_arch(best_arch(), is_intel_cpu());
+  }();
   return chosen;
 }
 

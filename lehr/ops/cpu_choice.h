@@ -8,10 +8,14 @@
 
 namespace lehr::ops {
 
-/// Returns the instruction set of the program's kernels: the best of this CPU, or the one that LEHR_CPU names (generic,
-/// avx2, avx512, avx512_bf16 or amx). The variable is read once. Throws a usage error if it names another, or one that
-/// this CPU lacks.
+/// Returns the instruction set of the program's kernels: the fastest of this CPU, or the one that LEHR_CPU names
+/// (generic, avx2, avx512, avx512_bf16 or amx). The variable is read once. Throws a usage error if it names another, or
+/// one that this CPU lacks.
 Arch chosen_arch();
+
+/// Returns the instruction set in which kernels are fastest on a CPU that has `best`: AVX-512 without BF16 on Intel's
+/// CPUs without AMX, whose products of bfloat16 pairs are half as fast as float32.
+Arch fastest_arch(Arch best, bool is_intel);
 
 /// Returns the instruction set for a value of LEHR_CPU (null or empty: `best`) on a CPU that has `best`. Throws as
 /// chosen_arch does.

@@ -84,7 +84,7 @@ void require_new_folder(const fs::path& output) {
 
 void set_blocks(Node& config, const descriptor::ModelArgs& args) {
   config.erase("per_layer_config");                                                  // another format of the same data
-  for (const char* key : {descriptor::kMtpModulesKey, descriptor::kMtpLayersKey}) {  // which such a model has not
+  for (const char* key : {descriptor::kMtpModulesKey, descriptor::kMtpLayersKey}) {  // which the new model lacks
     if (config.find(key) != nullptr) {
       config.set(key, Node(int64_t{0}));
     }

@@ -173,7 +173,8 @@ std::optional<Checkpoint> CheckpointStore::latest() const {
   return checkpoints.empty() ? std::nullopt : std::optional(checkpoints.back());
 }
 
-void CheckpointStore::recover() {
+std::string CheckpointStore::recover() {
+  std::string problem;
   for (const fs::path& path : entries_of(root_)) {
     const auto leftover = leftover_of(path.filename().string());
     if (!leftover) {
@@ -183,10 +184,14 @@ void CheckpointStore::recover() {
       move_to(path, path_of(leftover->step));
       sync_folder(root_);
     } else {
-      std::error_code ignored;  // what cannot be deleted is in nobody's way
-      fs::remove_all(path, ignored);
+      std::error_code error;
+      fs::remove_all(path, error);
+      if (error && problem.empty()) {
+        problem = fmt::format("{}: cannot be deleted: {}", path.string(), error.message());
+      }
     }
   }
+  return problem;
 }
 
 fs::path CheckpointStore::set_aside(int64_t step, const std::string& why) {

@@ -42,8 +42,9 @@ class CheckpointStore {
   std::optional<Checkpoint> latest() const;
 
   /// Cleans up after a killed run: removes unfinished saves and deletions, and restores a checkpoint that was being
-  /// replaced. Call it at the start of a run, before anything is saved.
-  void recover();
+  /// replaced. Call it at the start of a run, before anything is saved. Returns why something could not be deleted,
+  /// which later saves of the same step need; empty: all was.
+  std::string recover();
 
   /// Renames the checkpoints after `step` to step-N.aside (.aside-2, ...), for a run that continues from `step`, so
   /// that the next start does not resume from them. Returns their steps.

@@ -135,6 +135,7 @@ std::string other_settings_warning(
   std::unique_ptr<descriptor::ModelArgs> of_weights;
   try {
     of_weights = family.from_hf_folder(folder);
+    of_weights->keep_mtp_modules(args.keeps_mtp_modules());
   } catch (const Error&) {
     return "";
   }

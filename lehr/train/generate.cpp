@@ -10,17 +10,23 @@
 
 namespace lehr::train {
 
-int64_t sample_token(const at::Tensor& logits, const SamplingOptions& options, double uniform) {
-  const auto most_likely = logits.argmax().item<int64_t>();  // a NaN, if there is one
-  const double largest = logits[most_likely].item<double>();
-  if (!std::isfinite(largest)) {
-    fail_runtime(
-        "generate: a logit is {}, so there is no next token: a weight or a hidden state is not finite", largest);
+namespace {
+void require_finite(double logit) {
+  if (!std::isfinite(logit)) {
+    fail_runtime("generate: a logit is {}, so there is no next token: a weight or a hidden state is not finite", logit);
   }
+}
+}  // namespace
+
+int64_t sample_token(const at::Tensor& logits, const SamplingOptions& options, double uniform) {
   if (options.temperature == 0) {
-    return most_likely;
+    const auto [largest, most_likely] = logits.max(/*dim=*/-1);  // NaN, if there is one
+    const at::Tensor both = at::stack({largest.to(at::kDouble), most_likely.to(at::kDouble)}).cpu();  // one read-back
+    require_finite(both[0].item<double>());
+    return static_cast<int64_t>(both[1].item<double>());
   }
   auto [values, ids] = (logits.to(at::kDouble).cpu() / options.temperature).sort(/*dim=*/-1, /*descending=*/true);
+  require_finite(values[0].item<double>());  // NaN is first
   if (options.top_k > 0 && options.top_k < values.size(0)) {
     values = values.narrow(0, 0, options.top_k);
   }

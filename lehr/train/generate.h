@@ -26,7 +26,7 @@ struct SamplingOptions {
 };
 
 /// Samples one token from `logits` (V): the deterministic part of sampling. `uniform` is in [0, 1). Throws a runtime
-/// error if a logit is NaN or infinite.
+/// error if a logit is NaN or +infinity.
 int64_t sample_token(const at::Tensor& logits, const SamplingOptions& options, double uniform);
 
 /// Throws a usage error if text cannot be generated on these ranks: tensor parallelism pads sequences, which the state

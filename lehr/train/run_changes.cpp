@@ -158,6 +158,9 @@ std::vector<std::string> describe_changes(const RunState& then, const RunState& 
   };
   compare("sequences per step", then.rows_per_step, state.rows_per_step);
   compare("tokens per sequence", then.seq_len, state.seq_len);
+  if (!then.packing.empty() && then.packing != state.packing) {
+    changes.push_back(fmt::format("data.packing: {} so far, {} from here on", then.packing, state.packing));
+  }
   if (then.schedule_steps != 0) {
     compare("steps of the learning-rate schedule", then.schedule_steps, state.schedule_steps);
   }
@@ -202,7 +205,9 @@ void require_same_shape(
   const auto differ = [&](const std::string& key, const Node* before, const Node* after) {
     const std::string then_value = before != nullptr ? to_json(*before) : "none";
     const std::string now_value = after != nullptr ? to_json(*after) : "none";
-    if (then_value != now_value) {
+    if (then_value != now_value && then_value.size() + now_value.size() > 200) {
+      differences.push_back(fmt::format("{} differs", key));
+    } else if (then_value != now_value) {
       const char* cause = key == descriptor::kMtpModulesKey ? " (training.mtp_loss_coef)" : "";
       differences.push_back(fmt::format("{} = {}, now {}{}", key, then_value, now_value, cause));
     }

@@ -106,10 +106,9 @@ RunCheckpoints::RunCheckpoints(
           checkpoint_root(config),
           make_coordinator(mesh, "local checkpoints"),
           mesh != nullptr ? &mesh->transport() : nullptr)) {
-  coordinator_->from_main("recover", [this] {
-    store_->recover();
-    return std::string();
-  });
+  if (const auto left = coordinator_->from_main("recover", [this] { return store_->recover(); }); !left.empty()) {
+    warnings_.push_back(fmt::format("what a save left behind stays: {}", left));
+  }
   if (config.training.task == TaskKind::sft) {
     // A base model may not list the token that ends a turn as a stop token.
     stop_ids_ = stop_ids_of(tokenizer, chat_template_of(config), stop_ids_);
@@ -139,7 +138,7 @@ std::optional<std::filesystem::path> RunCheckpoints::find() {
     return std::string();
   });
   from_local_ = found.is_local;
-  warnings_ = std::move(found.warnings);
+  warnings_.insert(warnings_.end(), found.warnings.begin(), found.warnings.end());
   if (wanted < 0) {
     const auto more = local_->warnings(newest_on_disk());
     warnings_.insert(warnings_.end(), more.begin(), more.end());

@@ -92,6 +92,7 @@ void report_parts(
         config.peft.has_adapters() ? fmt::format("; rank {}, alpha {}", config.peft.r, config.peft.alpha) : "");
   }
 }
+
 // Reports where the weights of a new run come from, if that is not the seed alone.
 void report_weights(Logger& log, const TrainConfig& config, const RunState& state) {
   const std::string& assets = config.model.hf_assets_path;

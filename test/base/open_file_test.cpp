@@ -55,9 +55,11 @@ TEST_F(OpenFiles, AreReplacedByFilesOnlyIfTheyAreFiles) {
   for (const char* name : {"pipe", "to_pipe", "sub"}) {
     EXPECT_THAT(
         error_of([&] { write_file_atomically(model() / name, "x"); }),
-        HasSubstr(std::string(name) + ": is no file, but a folder, a device or a pipe"));
+        HasSubstr(std::string(name) + ": is a folder, a device or a pipe, not a file"));
   }
-  EXPECT_THAT(error_of([&] { write_file_atomically("/dev/null", "x"); }), HasSubstr("/dev/null: is no file"));
+  EXPECT_THAT(
+      error_of([&] { write_file_atomically("/dev/null", "x"); }),
+      HasSubstr("/dev/null: is a folder, a device or a pipe"));
   write_file_atomically(model() / "to_file", "x");
   EXPECT_EQ(read_file(model() / "config.json"), "{}") << "a link is replaced";
   EXPECT_EQ(read_file(model() / "to_file"), "x");

@@ -16,6 +16,12 @@ TEST(CpuChoice, IsTheBestInstructionSetIfNoneIsNamed) {
 
 TEST(CpuChoice, IsTheOneThatIsNamed) {
   EXPECT_EQ(parse_arch("generic", Arch::avx512_bf16), Arch::generic);
+  for (const Arch best : {Arch::generic, Arch::avx2, Arch::avx512, Arch::amx}) {
+    EXPECT_EQ(fastest_arch(best, true), best);
+    EXPECT_EQ(fastest_arch(best, false), best);
+  }
+  EXPECT_EQ(fastest_arch(Arch::avx512_bf16, false), Arch::avx512_bf16);
+  EXPECT_EQ(fastest_arch(Arch::avx512_bf16, true), Arch::avx512) << "half the rate of float32";
   EXPECT_EQ(parse_arch("avx2", Arch::avx512_bf16), Arch::avx2);
   EXPECT_EQ(parse_arch("avx512", Arch::avx512_bf16), Arch::avx512);
   EXPECT_EQ(parse_arch("avx512_bf16", Arch::amx), Arch::avx512_bf16);

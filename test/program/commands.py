@@ -411,7 +411,7 @@ for full in (["inspect", model], ["train", "recipe/quickstart.toml", "--print-co
     holds(f"{full[0]} fails if its output cannot be written", done.returncode == 1 and "standard output: not all" in done.stderr)
 os.mkfifo(work / "pipe")
 for arguments, message in {
-    ("inspect", model, "--picture", work / "pipe"): "pipe: is no file, but a folder, a device or a pipe",
+    ("inspect", model, "--picture", work / "pipe"): "pipe: is a folder, a device or a pipe, not a file",
     ("inspect", model, "--no-tensors=true"): "--no-tensors: takes no value",
     ("tokenize", "--tokenizer", "byte", "--jsonl", "--output", work / "x.tokens"): "--output: with --jsonl the result goes to",
     ("tokenize", "--tokenizer", "byte", "--jsonl", "--skip-special"): "--skip-special needs --decode",

@@ -261,6 +261,16 @@ with tempfile.TemporaryDirectory() as folder:
     out, err = child.communicate(timeout=SECONDS)
     expect("the launcher waits for programs that scripts run", child.returncode == 143 and "rank 0 saved" in out and err == "",
            f"{child.returncode}\n{out}{err}")
+    with open(script, "w") as file:
+        file.write("#!/bin/sh\nsleep 4321 &\nsleep 100\n")  # a helper in the background ignores SIGINT
+    child = subprocess.Popen([lehr, "launch", "-n", "2", "--", script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                             env=clean)
+    while len(alive("sleep\0" "4321")) < 2:
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    expect("and not for helpers in the background", child.wait(timeout=SECONDS) == 130, str(child.returncode))
+    for helper in alive("sleep\0" "4321"):
+        os.kill(helper, signal.SIGKILL)
     plain = os.path.join(folder, "plain")
     with open(plain, "w") as file:
         file.write("true\n")

@@ -101,13 +101,14 @@ class Trainers(WithFolder):
 
     def test_a_python_loss_keeps_multi_token_prediction(self):
         changes = {"model.name": "deepseek_v3", "model.flavor": "debugmodel", "model.args": {"num_hidden_layers": 2},
-                   "training.mtp_loss_coef": 0.3, "training.steps": 1, "training.dtype": "float64", "checkpoint.enable": False}
+                   "training.mtp_loss_coef": 0.3, "training.steps": 1, "lr_scheduler.warmup_steps": 0,
+                   "training.dtype": "float64", "checkpoint.enable": False}
         expected = list(lehr.Trainer(tiny_run(self.folder / "cpp"), changes))
         found = list(lehr.Trainer(tiny_run(self.folder / "python"), changes, loss=lambda output, batch: output.nll.sum()))
         self.assertAlmostEqual(found[0].grad_norm, expected[0].grad_norm, delta=1e-10)
 
     def test_a_loss_beside_a_teacher_is_refused(self):
-        with self.assertRaisesRegex(lehr.Error, "^distillation.teacher: .*`loss` would not be called"):
+        with self.assertRaisesRegex(lehr.Error, "distillation.teacher: .*`loss` would not be called"):
             lehr.Trainer(tiny_run(self.folder), {"distillation.teacher": str(self.folder)}, loss=lambda o, b: o.nll.sum())
 
     def test_a_loss_that_is_not_a_scalar_is_refused(self):

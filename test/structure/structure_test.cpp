@@ -244,6 +244,7 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "without_first_keys",
       "register_peak_per_thread",
       "chosen_arch",
+      "fastest_arch",
       "parse_arch",
       "restrict_cpu_libraries",
       "describe_kernels",
