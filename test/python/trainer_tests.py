@@ -100,11 +100,12 @@ class Trainers(WithFolder):
         self.assertEqual(said("lambda output, batch: output.nll.sum()"), expected)
 
     def test_a_python_loss_keeps_multi_token_prediction(self):
-        changes = {"model.name": "deepseek_v3", "model.flavor": "debugmodel", "model.args": {"num_hidden_layers": 2},
-                   "training.mtp_loss_coef": 0.3, "training.steps": 1, "lr_scheduler.warmup_steps": 0,
+        changes = {"training.mtp_loss_coef": 0.3, "training.steps": 1, "lr_scheduler.warmup_steps": 0,
                    "training.dtype": "float64", "checkpoint.enable": False}
-        expected = list(lehr.Trainer(tiny_run(self.folder / "cpp"), changes))
-        found = list(lehr.Trainer(tiny_run(self.folder / "python"), changes, loss=lambda output, batch: output.nll.sum()))
+        model = {"name": "deepseek_v3", "flavor": "debugmodel", "args": {"num_hidden_layers": 2}}
+        expected = list(lehr.Trainer(tiny_run(self.folder / "cpp", model=model), changes))
+        found = list(lehr.Trainer(tiny_run(self.folder / "python", model=model), changes,
+                                  loss=lambda output, batch: output.nll.sum()))
         self.assertAlmostEqual(found[0].grad_norm, expected[0].grad_norm, delta=1e-10)
 
     def test_a_loss_beside_a_teacher_is_refused(self):
