@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "lehr/base/error.h"
 #include "lehr/memory/caching_allocator.h"
 #include "lehr/meter/operation_meter.h"
 #include "lehr/ops/attention/attention_meta.h"
