@@ -162,9 +162,10 @@ void draw_optimizer(Dice& dice, Draw& draw) {
   };
   const std::string name = dice.one_of<std::string>({"adamw", "adam", "sgd", "muon"});
   set("name", name);
-  // Small enough that a step does not amplify rounding: adapters begin with large steps, and contrasts have larger
-  // gradients.
-  set("lr", name != "sgd" ? "0.01" : draw.texts > 1 ? "0.002" : draw.adapters ? "0.02" : "0.2");
+  // Small enough that a step does not amplify rounding: adapters begin with large steps, those of Gemma 4 with the
+  // largest, and contrasts have larger gradients.
+  const bool large_steps = draw.texts > 1 || (draw.adapters && draw.family.starts_with("gemma4"));
+  set("lr", name != "sgd" ? "0.01" : large_steps ? "0.002" : draw.adapters ? "0.02" : "0.2");
   if (name == "sgd") {
     set("momentum", "0.9");
     set("nesterov", dice.one_of<std::string>({"true", "false"}));
