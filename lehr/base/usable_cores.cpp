@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <fstream>
-#include <string>
 #include <thread>
+#include <vector>
+
+#include "lehr/base/cgroups.h"
 
 namespace lehr {
 
@@ -26,40 +28,17 @@ std::optional<double> quota_in(const fs::path& group) {
   return quota > 0 && period > 0 ? std::optional(quota / period) : std::nullopt;
 }
 
-// The least of a group and its parents.
-std::optional<double> least_quota(const fs::path& top, fs::path group) {
-  std::optional<double> least;
-  for (;; group = group.parent_path()) {
-    if (const auto quota = quota_in(top / group)) {
-      least = std::min(least.value_or(*quota), *quota);
-    }
-    if (group.empty() || group == group.parent_path()) {
-      return least;
-    }
-  }
-}
 }  // namespace
 
 std::optional<double> granted_cores(const fs::path& root) {
-  std::optional<double> least = least_quota(root / "sys/fs/cgroup", {});
-  const auto consider = [&](const std::optional<double>& quota) {
-    least = quota ? std::min(least.value_or(*quota), *quota) : least;
-  };
-  consider(least_quota(root / "sys/fs/cgroup/cpu", {}));
-  // A line of /proc/self/cgroup is "number:controllers:/group"; version 2 has no controllers.
-  std::ifstream stream(root / "proc/self/cgroup");
-  for (std::string line; std::getline(stream, line);) {
-    const size_t first = line.find(':');
-    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) {
-      continue;
-    }
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const fs::path group = fs::path(line.substr(second + 1)).relative_path();
-    if (controllers == ",,") {
-      consider(least_quota(root / "sys/fs/cgroup", group));
-    } else if (controllers.find(",cpu,") != std::string::npos) {
-      consider(least_quota(root / "sys/fs/cgroup/cpu", group));
+  std::vector<Cgroup> groups = cgroups_of("cpu", root);
+  for (const char* top : {"sys/fs/cgroup", "sys/fs/cgroup/cpu"}) {  // a container may not see the names of its groups
+    groups.push_back({.folder = root / top});
+  }
+  std::optional<double> least;
+  for (const Cgroup& group : groups) {
+    if (const auto quota = quota_in(group.folder)) {
+      least = std::min(least.value_or(*quota), *quota);
     }
   }
   return least;

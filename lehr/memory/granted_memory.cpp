@@ -8,6 +8,7 @@
 #include <optional>
 #include <sstream>
 
+#include "lehr/base/cgroups.h"
 #include "lehr/base/error.h"
 
 namespace lehr {
@@ -38,52 +39,24 @@ std::optional<int64_t> number_of(const path& file, const std::string& name) {
 
 // The names of a version of cgroups.
 struct Names {
-  path top;
   const char* limit;
   const char* used;
   const char* droppable;  // in memory.stat
 };
 
-// Returns what the limits of `group` and its parents leave. In version 1, a value above kNone stands for no limit.
-std::optional<int64_t> left_by(const Names& names, path group) {
+// Returns what the limits of the groups leave. In version 1, a value above kNone stands for no limit.
+std::optional<int64_t> left_by_cgroups(const path& root) {
   constexpr int64_t kNone = int64_t{1} << 60;
   std::optional<int64_t> least;
-  for (;; group = group.parent_path()) {
-    const path folder = names.top / group;
-    const auto limit = number_in(folder / names.limit);
-    const auto used = number_in(folder / names.used);
+  for (const Cgroup& group : cgroups_of("memory", root)) {
+    const Names names = group.is_version_2
+                            ? Names{"memory.max", "memory.current", "inactive_file"}
+                            : Names{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
+    const auto limit = number_in(group.folder / names.limit);
+    const auto used = number_in(group.folder / names.used);
     if (limit && used && *limit < kNone) {
-      const int64_t cache = number_of(folder / "memory.stat", names.droppable).value_or(0);
+      const int64_t cache = number_of(group.folder / "memory.stat", names.droppable).value_or(0);
       least = std::min(least.value_or(kNone), std::max<int64_t>(0, *limit - *used + cache));
-    }
-    if (group.empty() || group == group.parent_path()) {
-      return least;
-    }
-  }
-}
-
-// A line of /proc/self/cgroup is "number:controllers:/group"; version 2 has no controllers.
-std::optional<int64_t> left_by_cgroups(const path& root) {
-  std::optional<int64_t> least;
-  std::ifstream stream(root / "proc/self/cgroup");
-  for (std::string line; std::getline(stream, line);) {
-    const size_t first = line.find(':');
-    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) {
-      continue;
-    }
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const path group = path(line.substr(second + 1)).relative_path();
-    std::optional<int64_t> left;
-    if (controllers == ",,") {
-      left = left_by({root / "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"}, group);
-    } else if (controllers.find(",memory,") != std::string::npos) {
-      left = left_by(
-          {root / "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"},
-          group);
-    }
-    if (left) {
-      least = std::min(least.value_or(*left), *left);
     }
   }
   return least;

@@ -113,10 +113,12 @@ RoutingResult TopKRouterImpl::forward(const at::Tensor& tokens, RouterLosses* lo
 }
 
 void TopKRouterImpl::update_expert_bias(const at::Tensor& tokens_per_expert, double rate) {
+  if (!expert_bias.defined()) {
+    return;
+  }
   const auto parameters = nn::named_parameters(*gate);
-  const bool is_frozen = std::none_of(
-      parameters.begin(), parameters.end(), [](const auto& named) { return named.parameter->trainable(); });
-  if (!expert_bias.defined() || is_frozen) {
+  if (std::none_of(
+          parameters.begin(), parameters.end(), [](const auto& named) { return named.parameter->trainable(); })) {
     return;
   }
   at::NoGradGuard no_grad;

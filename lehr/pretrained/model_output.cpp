@@ -83,8 +83,9 @@ void require_new_folder(const fs::path& output) {
 }
 
 void set_blocks(Node& config, const descriptor::ModelArgs& args) {
-  config.erase("per_layer_config");                                                  // another format of the same data
-  for (const char* key : {descriptor::kMtpModulesKey, descriptor::kMtpLayersKey}) {  // which the new model lacks
+  config.erase("per_layer_config");  // another format of the same data
+  // The new model has no modules for multi-token prediction.
+  for (const char* key : {descriptor::kMtpModulesKey, descriptor::kMtpLayersKey}) {
     if (config.find(key) != nullptr) {
       config.set(key, Node(int64_t{0}));
     }
