@@ -215,15 +215,17 @@ void follow_in_lines(const WatchedRuns& runs, const MetricsLayout& layout) {
     }
     for (size_t i = 0; i < runs.size(); ++i) {
       const WatchedRun& run = *runs[i];
-      std::string text;
-      const size_t known = first ? std::min(run.rows().size(), layout.last) : 0;
-      for (size_t row = run.rows().size() - known; row < run.rows().size(); ++row) {
-        text += table->row(run, run.rows()[row]);
+      if (table) {
+        std::string text;
+        const size_t known = first ? std::min(run.rows().size(), layout.last) : 0;
+        for (size_t row = run.rows().size() - known; row < run.rows().size(); ++row) {
+          text += table->row(run, run.rows()[row]);
+        }
+        for (const WatchedRun::Row& row : run.new_rows()) {
+          text += table->row(run, row);
+        }
+        write_out(text);
       }
-      for (const WatchedRun::Row& row : run.new_rows()) {
-        text += table->row(run, row);
-      }
-      write_out(text);
       if (run.state() != shown[i]) {
         shown[i] = run.state();
         std::fputs((state_text(run, /*follow=*/true) + "\n").c_str(), stderr);

@@ -15,10 +15,11 @@ at::Tensor linear_attention_sequences(const ops::AttentionMask& mask, int64_t ro
     return {};
   }
   const auto lengths = ops::cumulative_lengths_of(mask, rows, tokens);
-  require(
-      lengths.has_value(),
-      "linear attention: attention_mask: a document is in several pieces, or its ids are on a device that the host "
-      "cannot read; give each document consecutive tokens, and the mask its sequence_ends");
+  if (!lengths) {
+    fail(
+        "linear attention: attention_mask: a document is in several pieces, or its ids are on a device that the host "
+        "cannot read; give each document consecutive tokens, and the mask its sequence_ends");
+  }
   return *lengths;
 }
 
