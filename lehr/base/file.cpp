@@ -2,11 +2,12 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <random>
+#include <utility>
 
 #include "lehr/base/error.h"
 #include "lehr/base/open_file.h"
@@ -60,11 +61,27 @@ void require_replaceable(const std::filesystem::path& path) {
   require(is_free || error, "{}: is a folder, a device or a pipe, not a file; give the name of a file", path.string());
 }
 
+int create_unique(std::string& name) {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789";
+  std::random_device random;
+  for (int tries = 0;; ++tries) {
+    std::string unique = name;
+    for (int i = 0; i < 6; ++i) {
+      unique += kLetters[random() % kLetters.size()];
+    }
+    const int descriptor = ::open(unique.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (descriptor >= 0 || errno != EEXIST || tries == 100) {
+      name = std::move(unique);
+      return descriptor;
+    }
+  }
+}
+
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
   require_replaceable(path);
   const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-  std::string temporary = (folder / ("." + path.filename().string() + ".XXXXXX")).string();
-  Descriptor file(::mkstemp(temporary.data()));
+  std::string temporary = (folder / ("." + path.filename().string() + ".")).string();
+  const Descriptor file(create_unique(temporary));
   auto give_up = [&](const char* what) {
     const std::string why = reason();
     ::unlink(temporary.c_str());
@@ -83,7 +100,6 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
     }
     done += static_cast<size_t>(wrote);
   }
-  ::fchmod(file.fd, 0644);
   if (::fsync(file.fd) != 0) {
     give_up("written to disk");
   }

@@ -17,6 +17,10 @@ std::string read_file(const std::filesystem::path& path);
 /// take the place of a folder or a device.
 void require_replaceable(const std::filesystem::path& path);
 
+/// Creates a file for writing and returns its descriptor; `name` gets six random characters as its end. Its permissions
+/// follow the umask, as those of mkstemp do not. Returns -1 and sets errno on failure.
+int create_unique(std::string& name);
+
 /// Replaces `path` atomically by a file with this content: temporary file in the same folder, fsync, rename. A link is
 /// replaced, not followed. Throws as require_replaceable, and a runtime error with the path and the reason (such as a
 /// full disk); the old file is then unchanged.

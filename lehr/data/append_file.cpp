@@ -2,7 +2,6 @@
 #include "lehr/data/append_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/base/file.h"
 
 namespace lehr::data {
 namespace {
@@ -27,13 +27,12 @@ AppendFile::AppendFile(std::filesystem::path path) : path_(std::move(path)) {
       fail_runtime("{}: the folder cannot be created: {}", folder.string(), error.message());
     }
   }
-  temporary_ = path_.string() + kUnfinished + "XXXXXX";
-  descriptor_ = ::mkostemp(temporary_.data(), O_CLOEXEC);
+  temporary_ = path_.string() + kUnfinished;
+  descriptor_ = create_unique(temporary_);
   if (descriptor_ < 0) {
     temporary_.clear();
     fail_write("opened for writing");
   }
-  ::fchmod(descriptor_, 0644);
   buffer_.reserve(kBufferBytes);
 }
 

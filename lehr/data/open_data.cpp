@@ -85,7 +85,7 @@ class FolderLock {
   FolderLock(const std::filesystem::path& folder, const OpenDataOptions& options) {
     std::error_code error;
     std::filesystem::create_directories(folder, error);
-    descriptor_ = ::open((folder / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+    descriptor_ = ::open((folder / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666);
     held_ = descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
     if (descriptor_ >= 0 && !held_ && errno == EWOULDBLOCK) {
       inform(options, fmt::format("waiting for another process that tokenizes into {}", folder.string()));

@@ -66,7 +66,7 @@ MetricsLog::MetricsLog(std::filesystem::path path, int64_t resume_step) : path_(
   if (before != after) {
     write_file_atomically(path_, after);
   }
-  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (file_ < 0) {
     fail_runtime("{}: cannot be opened for writing: {}", path_.string(), std::strerror(errno));
   }

@@ -92,7 +92,7 @@ TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder, std::o
   for (int number = 0; file_ < 0; ++number) {
     path_ = folder / file_name();
     path_ += std::to_string(number);
-    file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
+    file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
     if (file_ < 0 && errno != EEXIST) {
       fail_runtime("{}: cannot be opened for writing: {}", path_.string(), std::strerror(errno));
     }

@@ -89,7 +89,7 @@ OutputFile::OutputFile(fs::path path, int fd) : path_(std::move(path)), file_(pa
 
 OutputFile OutputFile::create(const fs::path& path, int64_t num_bytes) {
   check_size_limit(path, num_bytes);
-  OutputFile file(path, ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  OutputFile file(path, ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (file.file_.cached() < 0) {
     fail_to_write(path, num_bytes, errno);
   }

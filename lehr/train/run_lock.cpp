@@ -55,7 +55,7 @@ void create_run_folder(const std::filesystem::path& folder) {
 RunLock::RunLock(const std::filesystem::path& folder) {
   create_run_folder(folder);
   const auto path = folder / ".lock";
-  file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   require(file_ >= 0, "job.dump_folder: {} cannot be written to: {}", folder.string(), std::strerror(errno));
   if (!lock(file_)) {
     const std::string holder = read_file(path);

@@ -8,6 +8,7 @@
 
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "lehr/base/file.h"
 #include "test/base/usage_error.h"
@@ -117,6 +118,19 @@ TEST_F(OpenFiles, FollowsTheLinksOfTheHubCache) {
   std::ofstream(root_ / "evil/blobs" / hash) << "x";
   fs::create_symlink(root_ / "evil/blobs" / hash, model() / "evil.json");
   EXPECT_THAT(error_of([&] { path_beneath(model(), "evil.json"); }), HasSubstr("is a link out of its folder"));
+}
+
+TEST_F(OpenFiles, HaveThePermissionsThatTheUmaskLeaves) {
+  const mode_t before = ::umask(0);
+  const std::pair<mode_t, int> cases[] = {{0077, 0600}, {0027, 0640}, {0002, 0664}};
+  for (const auto& [mask, expected] : cases) {
+    ::umask(mask);
+    write_file_atomically(model() / "written.json", "{}");
+    struct stat info {};
+    ASSERT_EQ(::stat((model() / "written.json").c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, expected);
+  }
+  ::umask(before);
 }
 
 TEST_F(OpenFiles, FollowsAllLinksIfTheUserSaysSo) {
