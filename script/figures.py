@@ -70,7 +70,8 @@ def computed(lehr, work):
         found[PICTURES / f"plan_{plan}.txt"] = run("plan", f"recipe/plan_{plan}.toml", "--output", work / plan)
         if drawing == "timeline":  # of an eighth of the step, so that the picture stays small
             run("plan", f"recipe/plan_{plan}.toml", "--output", work / plan, "--training.global_batch_size=512")
-        for kind in ("svg", "html") if drawing else ():
+        kinds = {"memory": ("svg", "html"), "timeline": ("svg",), None: ()}  # one page to click through is enough
+        for kind in kinds[drawing]:
             found[PICTURES / f"plan_{plan}_{drawing}.{kind}"] = (work / plan / f"{drawing}.{kind}").read_bytes()
     no_op = {"no_op": True}
     blocks = [{"attention": {"num_key_value_heads": heads} if heads else no_op, "ffn": {"intermediate_size": width} if width else no_op}
