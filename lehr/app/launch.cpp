@@ -99,8 +99,9 @@ std::function<FewerRanks(int64_t left)> fewer_ranks(
       return FewerRanks{.ranks = left};
     };
   }
-  return [options, args](int64_t left) {
-    const std::vector<std::string> own(args.begin() + 1, args.end());
+  const std::vector<std::string> own(args.begin() + 1, args.end());
+  train::require_fits_fewer_ranks(train_config(own));
+  return [options, own](int64_t left) {
     const auto mesh = train::fit_fewer_ranks(train_config(own), options.ranks, left, options.min_ranks);
     return FewerRanks{.ranks = mesh.ranks, .args = mesh.overrides};
   };

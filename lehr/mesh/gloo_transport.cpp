@@ -11,6 +11,7 @@
 #include <cstdlib>
 
 #include "lehr/base/error.h"
+#include "lehr/mesh/agreed_start.h"
 #include "lehr/mesh/backend_variables.h"
 #include "lehr/mesh/exception_text.h"
 #include "lehr/mesh/gloo_backend.h"
@@ -131,14 +132,7 @@ class GlooTransport : public Transport {
     std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(missing), [&](int64_t rank) {
       return !store_->check({key_of(rank)});
     });
-    fail_runtime(
-        "rank {}: rank{} {} of {} did not reach {} within {}",
-        rank_,
-        missing.size() == 1 ? "" : "s",
-        fmt::join(missing, ", "),
-        world_size_,
-        what,
-        seconds_text(options_.init_timeout));
+    throw Error(ErrorKind::runtime, absent_ranks_text(rank_, missing, world_size_, what, options_.init_timeout));
   }
 
   void disconnect() noexcept {
@@ -187,7 +181,7 @@ c10::intrusive_ptr<c10d::Store> connect_store(
   tcp.timeout = options.init_timeout;
   try {
     return c10::make_intrusive<c10d::PrefixStore>(
-        environment.key_prefix + "lehr", c10::make_intrusive<c10d::TCPStore>(environment.master_address, tcp));
+        "lehr", c10::make_intrusive<c10d::TCPStore>(environment.master_address, tcp));
   } catch (const std::exception& problem) {
     const std::string text = problem.what();
     if (keeps_store) {
@@ -218,13 +212,12 @@ std::unique_ptr<Transport> gloo_transport(const RankEnvironment& environment, co
   const bool keeps_store = environment.rank == 0 && !environment.launcher_keeps_store;
   const std::string& address = environment.master_address;
   const bool local = address == "127.0.0.1" || address == "localhost" || address == "::1";
-  return gloo_transport(
-      connect_store(environment, keeps_store, options),
-      environment.rank,
-      environment.world_size,
-      local,
-      keeps_store,
-      options);
+  c10::intrusive_ptr<c10d::Store> store = connect_store(environment, keeps_store, options);
+  if (environment.launcher_keeps_store && environment.world_size > 1) {
+    const std::string prefix = agree_on_start(*store, environment.rank, environment.world_size, options.init_timeout);
+    store = c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+  }
+  return gloo_transport(std::move(store), environment.rank, environment.world_size, local, keeps_store, options);
 }
 
 std::unique_ptr<Transport> gloo_transport(

@@ -138,11 +138,18 @@ int64_t port_from(const std::string& job) {
   return kFirstPort + static_cast<int64_t>(hash % static_cast<uint64_t>(kNumPorts));
 }
 
-void find_master(const Reader& reader, RankEnvironment& ranks, const char* local_size, const char* job_id) {
+// What identifies the job to all of its ranks.
+struct Job {
+  const char* id;        // null: no variable
+  bool is_step = false;  // its ranks are the tasks of one SLURM step
+};
+
+void find_master(const Reader& reader, RankEnvironment& ranks, const char* local_size, const Job& job) {
   if (ranks.world_size == 1) {
     return;
   }
-  const char* const nodes = reader.has("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
+  const char* const nodes =
+      job.is_step && reader.has("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
   if (reader.has("MASTER_ADDR")) {
     ranks.master_address = reader.text("MASTER_ADDR");
   } else if (local_size != nullptr && reader.has(local_size) && reader.number(local_size, 1) == ranks.world_size) {
@@ -157,9 +164,9 @@ void find_master(const Reader& reader, RankEnvironment& ranks, const char* local
   }
   if (const auto port = reader.chosen_port()) {
     ranks.master_port = *port;
-  } else if (job_id != nullptr && reader.has(job_id)) {
+  } else if (job.id != nullptr && reader.has(job.id)) {
     // SLURM steps of one job may run concurrently.
-    ranks.master_port = port_from(reader.text(job_id) + "." + reader.text("SLURM_STEP_ID"));
+    ranks.master_port = port_from(reader.text(job.id) + "." + (job.is_step ? reader.text("SLURM_STEP_ID") : ""));
   } else {
     fail(
         "environment: {} started {} ranks: set MASTER_PORT to a free port of {}, the same on all of them",
@@ -175,9 +182,6 @@ RankEnvironment from_torchrun(const Reader& reader) {
     result.launcher = "lehr launch";
   }
   result.launcher_keeps_store = reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  if (reader.has("TORCHELASTIC_RESTART_COUNT")) {
-    result.key_prefix = "attempt_" + reader.text("TORCHELASTIC_RESTART_COUNT") + "/";
-  }
   if (result.world_size > 1) {
     for (const char* const name : {"MASTER_ADDR", "MASTER_PORT"}) {
       require(
@@ -283,15 +287,17 @@ RankEnvironment read_rank_environment(const Variables& variables) {
   }
   if (any(reader, kOpenMpi)) {
     RankEnvironment result = reader.ranks(kOpenMpi);
+    // Ranks of other machines are in a step of Open MPI's own, without the machine of mpirun, whose ranks are in none.
     const bool has_jobid = reader.has("OMPI_MCA_ess_base_jobid");
-    find_master(reader, result, "OMPI_COMM_WORLD_LOCAL_SIZE", has_jobid ? "OMPI_MCA_ess_base_jobid" : "PMIX_NAMESPACE");
+    find_master(
+        reader, result, "OMPI_COMM_WORLD_LOCAL_SIZE", {has_jobid ? "OMPI_MCA_ess_base_jobid" : "PMIX_NAMESPACE"});
     return result;
   }
   // srun --mpi=pmi2 sets PMI's variables too, but not the local rank.
   const bool slurm = reader.has("SLURM_PROCID");
   if (any(reader, kPmi) && (reader.has(kPmi.local_rank) || !slurm)) {
     RankEnvironment result = reader.ranks(kPmi);
-    find_master(reader, result, "MPI_LOCALNRANKS", slurm ? "SLURM_JOB_ID" : nullptr);
+    find_master(reader, result, "MPI_LOCALNRANKS", {slurm ? "SLURM_JOB_ID" : nullptr, /*is_step=*/true});
     return result;
   }
   if (!slurm) {
@@ -307,7 +313,7 @@ RankEnvironment read_rank_environment(const Variables& variables) {
       result.world_size == 1 || reader.text("ENVIRONMENT") != "BATCH" || reader.has("SLURM_STEP_ID"),
       "environment: SLURM_NTASKS={}, but this is the job's script itself: write srun before the command",
       result.world_size);
-  find_master(reader, result, nullptr, "SLURM_JOB_ID");
+  find_master(reader, result, nullptr, {"SLURM_JOB_ID", /*is_step=*/true});
   return result;
 }
 

@@ -17,10 +17,9 @@ struct RankEnvironment {
   int64_t local_world_size = 0;     ///< Processes of this machine; 0: unknown.
   std::string master_address = "";  ///< Address of rank 0; empty for one rank.
   int64_t master_port = 0;
-  /// The launcher keeps the store (torchrun and lehr launch do), so rank 0 must not.
+  /// The launcher keeps the store (torchrun and lehr launch do), so rank 0 must not. It may hold the keys of earlier
+  /// starts.
   bool launcher_keeps_store = false;
-  /// Separates the keys of this start from those of earlier ones that the store may hold.
-  std::string key_prefix = "";
 };
 
 /// Environment variables by name.
@@ -34,7 +33,8 @@ Variables environment_variables();
 /// | launcher              | rank, size, local rank                       | address of rank 0                      |
 /// | torchrun, lehr launch | RANK, WORLD_SIZE, LOCAL_RANK                 | MASTER_ADDR, MASTER_PORT               |
 /// | mpirun                | OMPI_COMM_WORLD_RANK, .._SIZE, .._LOCAL_RANK | MASTER_ADDR, or this machine if all    |
-/// | mpiexec               | PMI_RANK, PMI_SIZE, MPI_LOCALRANKID          | are on it, or as srun                  |
+/// | mpiexec               | PMI_RANK, PMI_SIZE, MPI_LOCALRANKID          | are on it, or as srun (mpirun: only    |
+/// |                       |                                              | SLURM_JOB_NODELIST)                    |
 /// | srun                  | SLURM_PROCID, SLURM_STEP_NUM_TASKS or        | MASTER_ADDR, or the first host of      |
 /// |                       | SLURM_NTASKS, SLURM_LOCALID                  | SLURM_STEP_NODELIST or .._JOB_NODELIST |
 ///

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
 #include "lehr/model/decoder_limits.h"
 
 namespace lehr::model {
@@ -49,12 +50,12 @@ BlockConfig plain_block(const DecoderConfig& shape, int64_t layer) {
       .attention = AttentionSubblock{.num_key_value_heads = undivided ? 1 : shape.key_value_heads(layer)},
       .ffn = FFNSubblock{shape.ffn_width(layer)}};
   if (has_experts(shape, layer)) {
+    const MoEConfig& moe = value_of(shape.moe, "moe");
     block.ffn = MoESubblock{
-        .num_local_experts = shape.moe->num_experts,
-        .num_experts_per_tok = shape.moe->num_experts_per_tok,
-        .expert_intermediate_dim = shape.moe->moe_intermediate_size,
-        .shared_expert_intermediate_dim =
-            shape.moe->beside_dense ? shape.ffn_width(layer) : shape.moe->shared_expert_width()};
+        .num_local_experts = moe.num_experts,
+        .num_experts_per_tok = moe.num_experts_per_tok,
+        .expert_intermediate_dim = moe.moe_intermediate_size,
+        .shared_expert_intermediate_dim = moe.beside_dense ? shape.ffn_width(layer) : moe.shared_expert_width()};
   }
   if (shape.mamba2 && mixes_channels(shape.mamba2->mixer(layer))) {
     block.attention = descriptor::NoOpSubblock{};
@@ -281,7 +282,7 @@ void check_blocks(const DecoderConfig& shape, const std::string& where) {
       if (has_shared_experts(shape)) {
         require_size(key, "ffn.moe.shared_expert_intermediate_dim", shared);
       }
-      shape.of_block(blocks[layer]).moe->check(key + "ffn.moe: ", shape.num_hidden_layers);
+      value_of(shape.of_block(blocks[layer]).moe, "moe").check(key + "ffn.moe: ", shape.num_hidden_layers);
     }
   }
 }

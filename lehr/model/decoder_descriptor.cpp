@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "lehr/base/value_of.h"
+
 namespace lehr::model {
 
 namespace {
@@ -51,21 +53,21 @@ std::vector<KindOfLayer> kinds_of_layers(DecoderConfig shape) {
   std::vector<DecoderConfig> shapes{shape};
   if (shape.linear_attention) {
     shapes.push_back(shape);
-    shapes[0].linear_attention->layers = {false};
-    shapes[1].linear_attention->layers = {true};
+    value_of(shapes[0].linear_attention, "linear_attention").layers = {false};
+    value_of(shapes[1].linear_attention, "linear_attention").layers = {true};
   }
   if (shape.mamba2) {
     shapes.clear();
     for (const Mixer mixer : {Mixer::mamba, Mixer::attention, Mixer::feed_forward, Mixer::experts}) {
       shapes.push_back(shape);
-      shapes.back().mamba2->pattern = static_cast<char>(mixer);
+      value_of(shapes.back().mamba2, "mamba2").pattern = static_cast<char>(mixer);
     }
   }
   if (shape.latent_attention) {  // with biases, and one projection of queries or two
-    shapes[0].latent_attention->attention_bias = true;
+    value_of(shapes[0].latent_attention, "latent_attention").attention_bias = true;
     shapes.push_back(shapes[0]);
-    shapes[0].latent_attention->q_lora_rank = 1;
-    shapes[1].latent_attention->q_lora_rank.reset();
+    value_of(shapes[0].latent_attention, "latent_attention").q_lora_rank = 1;
+    value_of(shapes[1].latent_attention, "latent_attention").q_lora_rank.reset();
   }
   std::vector<KindOfLayer> kinds;
   for (const BlockConfig& block : blocks) {

@@ -119,8 +119,8 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
     }
     const nn::PositionEmbeddings& position_embeddings = pattern_.slides(index) ? of_sliding : of_full;
     if constexpr (kHasCrossLayerInputs<LayerParameters>) {
-      hidden_states =
-          across->run(checkpointing_, index, layer, hidden_states, position_embeddings, attention_mask, cache);
+      hidden_states = value_of(across, "across")
+                          .run(checkpointing_, index, layer, hidden_states, position_embeddings, attention_mask, cache);
     } else {
       // Captured by value: with activation checkpointing, backward calls this after the frame has ended.
       auto block = [current = layer, position_embeddings, mask = attention_mask, cache](const at::Tensor& x) mutable {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
 #include "lehr/model/decoder_limits.h"
 
 namespace lehr::model {
@@ -60,7 +61,7 @@ Totals totals_of(const DecoderConfig& shape, const std::vector<descriptor::Block
       totals.head_elements += 2 * (keys + inner);
       totals.parameters += hidden * (3 * inner + 2 * keys + real(shape.mamba2->mamba_num_heads));
     } else if (has_states) {
-      const LinearAttentionConfig& linear = *shape.linear_attention;
+      const LinearAttentionConfig& linear = value_of(shape.linear_attention, "linear_attention");
       const double keys = real(linear.linear_num_key_heads) * real(linear.linear_key_head_dim);
       const double values = real(linear.linear_num_value_heads) * real(linear.linear_value_head_dim);
       totals.head_elements += 2 * (keys + values);

@@ -261,8 +261,8 @@ void Search::realise() {
   if (!done_before_) {
     write_child(*library_, best.solution.choice, environment_.teacher, results_.child, environment_.families);
   }
-  results_.child_seconds =
-      measure_child_seconds(*library_, best.solution.choice, workload(), config_.workload.rounds, costs_->reference);
+  results_.child_seconds = measure_child_seconds(
+      *library_, best.solution.choice, workload(), config_.workload.rounds, value_of(costs_, "costs").reference);
   results_.before_distillation = best.measured;
   const auto tokens = static_cast<double>(best.measured.tokens);
   environment_.log.info(

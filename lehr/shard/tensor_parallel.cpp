@@ -75,8 +75,9 @@ class RowParallel : public nn::CallHook {
   RowParallel(const nn::LinearImpl& linear, const Group& group) : linear_(linear), group_(group) {}
   at::Tensor call(const at::Tensor& input, const Forward&) override {
     // (B, T, H), partial
-    at::Tensor part = linear_.float8() ? ops::linear_float8(input, linear_.weight, {}, *linear_.float8())
-                                       : ops::linear(input, linear_.weight, {});
+    const auto& float8 = linear_.float8();
+    at::Tensor part =
+        float8 ? ops::linear_float8(input, linear_.weight, {}, *float8) : ops::linear(input, linear_.weight, {});
     if (const auto* low_rank = low_rank_adapter(linear_)) {
       require(
           low_rank->input_matrix()->layout().find(mesh::axis::tp) != nullptr,

@@ -5,11 +5,19 @@
 
 namespace lehr::train {
 
-SmallerMesh fit_fewer_ranks(const TrainConfig& config, int64_t begun, int64_t left, int64_t least) {
+void require_fits_fewer_ranks(const TrainConfig& config) {
   require(
       config.training.task != TaskKind::embedding,
       "training.task = \"embedding\": with fewer ranks an anchor would have fewer negatives, and its loss would be another; "
       "start again with training.local_batch_size times the data-parallel ranks as before");
+  require(
+      !config.parallelism.pipeline_parallel_schedule_csv,
+      "parallelism.pipeline_parallel_schedule_csv: with fewer ranks each pipeline would get more micro-batches than the "
+      "file is for; use parallelism.pipeline_parallel_schedule, or start without --min-ranks");
+}
+
+SmallerMesh fit_fewer_ranks(const TrainConfig& config, int64_t begun, int64_t left, int64_t least) {
+  require_fits_fewer_ranks(config);
   const mesh::DeviceMeshParameters mesh = mesh_of(config.parallelism, begun);
   const int64_t data_parallel = mesh.data_parallel_replicate * mesh.data_parallel_shard;
   const int64_t fixed = begun / data_parallel;  // ranks that hold one model and see the same sequences

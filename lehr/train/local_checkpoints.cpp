@@ -11,6 +11,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
+#include "lehr/base/value_of.h"
 #include "lehr/memory/granted_memory.h"
 #include "lehr/train/find_checkpoint.h"
 
@@ -104,7 +105,7 @@ void LocalCheckpoints::find_before() {
 }
 
 std::optional<state::Checkpoint> LocalCheckpoints::newest(const state::CheckpointStore& store) const {
-  if (is_spread()) {
+  if (parts_) {
     const auto step = parts_->newest();
     return step ? std::optional(state::Checkpoint{.step = *step, .path = store.path_of(*step)}) : std::nullopt;
   }
@@ -117,11 +118,11 @@ std::function<std::optional<std::string>()> LocalCheckpoints::writer_to(state::C
   if (!is_spread()) {
     return {};
   }
-  return [this, &store, contents] { return parts_->write_to(store, contents); };
+  return [&parts = value_of(parts_, "parts"), &store, contents] { return parts.write_to(store, contents); };
 }
 
 std::vector<std::string> LocalCheckpoints::warnings(int64_t step) const {
-  return is_spread() ? parts_->warnings(step) : std::vector<std::string>();
+  return parts_ ? parts_->warnings(step) : std::vector<std::string>();
 }
 
 // Of folders on several machines, each rank removes the one that it sees.

@@ -11,6 +11,7 @@
 #include "lehr/base/crc32c.h"
 #include "lehr/base/error.h"
 #include "lehr/base/torch.h"
+#include "lehr/base/value_of.h"
 #include "lehr/state/checkpoint_part.h"
 #include "lehr/state/input_file.h"
 #include "lehr/state/output_file.h"
@@ -75,7 +76,7 @@ class PartReplicator::Incoming {
   void write_piece(int64_t offset) {
     if (piece_.numel() > 0) {
       crc_ = crc32c_linear(writable_bytes(piece_), crc_);
-      file_->write(offset, writable_bytes(piece_));
+      value_of(file_, "file").write(offset, writable_bytes(piece_));
     }
   }
 
@@ -84,7 +85,7 @@ class PartReplicator::Incoming {
     if (crc != announced_[1].item<int64_t>()) {
       fail_runtime("{}: the bytes that arrived are not those that rank {} sent", folder_.string(), from_);
     }
-    file_->sync();
+    value_of(file_, "file").sync();
     state::write_part_integrity(folder_, num_bytes(), crc);
   }
 

@@ -206,8 +206,19 @@ std::string Ranks::from_main(const std::string& what, const std::function<std::s
       throw;
     }
   }
-  while (!store->check({key})) {
+  // The work may take long, but rank 0 must answer meanwhile. Of the ranks that wait, one asks it.
+  mesh::Watchdog* const watch = transport.watch();
+  const auto limit = watch != nullptr ? watch->timeout() : std::chrono::milliseconds::zero();
+  const auto start = std::chrono::steady_clock::now();
+  for (int64_t asked = 0; !store->check({key});) {
     transport.check();
+    const auto waited = std::chrono::steady_clock::now() - start;
+    if (limit.count() > 0 && waited >= (asked + 1) * limit &&
+        store->add(fmt::format("{}/asked {}", key, ++asked), 1) == 1) {
+      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(waited).count();
+      watch->expect_answers(
+          *store, fmt::format("waiting for rank 0 ({}): it does not answer since {} s", what, seconds));
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   const auto bytes = store->get(key);

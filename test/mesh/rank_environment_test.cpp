@@ -51,8 +51,7 @@ TEST(RankEnvironment, WithoutALauncherThereIsOneRank) {
 }
 
 TEST(RankEnvironment, TorchrunSetsEveryVariable) {
-  const RankEnvironment ranks =
-      read_rank_environment(torchrun({{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RESTART_COUNT", "2"}}));
+  const RankEnvironment ranks = read_rank_environment(torchrun({{"TORCHELASTIC_USE_AGENT_STORE", "True"}}));
   EXPECT_EQ(ranks.launcher, "torchrun");
   EXPECT_EQ(ranks.rank, 3);
   EXPECT_EQ(ranks.world_size, 8);
@@ -60,7 +59,6 @@ TEST(RankEnvironment, TorchrunSetsEveryVariable) {
   EXPECT_EQ(ranks.master_address, "node7");
   EXPECT_EQ(ranks.master_port, 29500);
   EXPECT_TRUE(ranks.launcher_keeps_store);
-  EXPECT_EQ(ranks.key_prefix, "attempt_2/");
 }
 
 TEST(RankEnvironment, KnowsTheLocalRanksIfTheLauncherSetsThem) {
@@ -155,6 +153,12 @@ TEST(RankEnvironment, MpirunOnOneMachineNeedsNoAddress) {
   EXPECT_THAT(refusal(mpirun), HasSubstr("MASTER_ADDR"));
   mpirun["SLURM_JOB_NODELIST"] = "a[1-2]";
   EXPECT_EQ(read_rank_environment(mpirun).master_address, "a1");
+  // Open MPI starts the ranks of other machines in a SLURM step without the machine of mpirun: all must agree.
+  Variables remote = mpirun;
+  remote["SLURM_STEP_NODELIST"] = "a2";
+  remote["SLURM_STEP_ID"] = "0";
+  EXPECT_EQ(read_rank_environment(remote).master_address, "a1");
+  EXPECT_EQ(read_rank_environment(remote).master_port, read_rank_environment(mpirun).master_port);
   mpirun.erase("PMIX_NAMESPACE");
   EXPECT_THAT(refusal(mpirun), HasSubstr("MASTER_PORT"));
 }

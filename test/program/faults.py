@@ -6,7 +6,7 @@ Usage: faults.py LEHR [--seed N] [--only WORD] [--kills N] [--table FILE]      (
 Runs have one device, or four ranks as processes (dp_shard 2 x tp 2). The instants and the victims follow from the seed.
 docs/reliability.md describes the faults; --table writes its table.
 """
-import argparse, os, re, shutil, signal, sys, tempfile, time
+import argparse, os, re, shutil, signal, socket, subprocess, sys, tempfile, time
 from pathlib import Path
 
 import links, machine_faults
@@ -91,6 +91,21 @@ def asleep_in_a_save():
     run.hit(victim, signal.SIGSTOP)
     took = ends("SIGSTOP in a save", run, [1, 137], rf"rank {victim}\b.* is silent", within=DIAGNOSED_IN + 10, begin=begin)
     goes_on("SIGSTOP in a save", run, "a rank is suspended while a checkpoint is saved", took)
+
+
+def asleep_while_it_opens_data():
+    """Stops rank 0 while it tokenizes, and the others wait for it without a collective."""
+    text = work / "long.txt"
+    text.write_bytes((work / "data.txt").read_bytes() * 60)
+    run = new_run("asleep_while_it_opens_data", RANKS, data=text).start()
+    wait_until(lambda: run.pid(0) and any(work.rglob("*.partial-*")), 60)
+    begin = time.monotonic()
+    run.hit(0, signal.SIGSTOP)
+    took = ends("SIGSTOP while data are opened", run, [1, 137], r"waiting for rank 0 .*: rank 0\b.* is silent", within=DIAGNOSED_IN + 10,
+                begin=begin)
+    expect("SIGSTOP while data are opened: nothing is left behind", not run.leftovers(), run.leftovers())
+    text.unlink()
+    rows.append(("rank 0 is suspended while it tokenizes", f"{took:.1f} s", "-"))
 
 
 def crashed(number):
@@ -251,6 +266,40 @@ def restarted_by_torchrun():
     rows.append(("torchrun --max-restarts: a rank is killed, then torchrun is stopped", "-", "the same bits"))
 
 
+def restarted_by_two_agents():
+    """As on two machines, with one torchrun each: the one whose rank was killed counts a restart, and the other one does not."""
+    torchrun = Path(sys.executable).with_name("torchrun")
+    if not torchrun.exists():
+        print(f"skip  torchrun: there is none beside {sys.executable}")
+        return
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    run = new_run("two_agents", 2)
+    run.arguments, run.environment = ["--parallelism.data_parallel_shard_degree=2"], {"OMP_NUM_THREADS": "1"}
+    command = (torchrun, "--nnodes=2", "--nproc-per-node=1", "--max-restarts=3", "--rdzv-id=1", "--rdzv-backend=c10d",
+               f"--rdzv-endpoint=localhost:{port}", "--no-python")
+    other = subprocess.Popen(run.command(by=command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                             env={**os.environ, **run.environment})
+    run.start(by=command)
+    seconds = []
+    for step in (8, 20, 32):
+        run.wait_for(step)
+        begin = time.monotonic()
+        for rank in (0, 1):
+            run.hit(rank, signal.SIGKILL)  # the one of the two that this torchrun has started
+        done, run.pids = run.steps(), {}
+        run.wait_for(done + 2)
+        seconds.append(time.monotonic() - begin)
+    error = run.end()
+    other.wait(60)
+    worst = max(abs(loss / whole(1).losses()[step] - 1) for step, loss in run.losses().items())
+    expect(f"two torchruns: after each of three kills both ranks start again, with the losses of one device (off by {worst:.1e})",
+           run.code == 0 and other.returncode == 0 and len(run.losses()) == STEPS and worst < 1e-10, f"{run.code}\n{error}")
+    expect("two torchruns: nothing is left behind", not run.leftovers(), run.leftovers())
+    rows.append(("two torchruns, a rank of one is killed three times", "-", " / ".join(f"{one:.1f} s" for one in seconds)))
+
+
 def goes_on_with_fewer_ranks():
     """A rank that is killed twice is left out: dp_shard 2 x tp 2 becomes tp 2, and the losses are those of one device."""
     expected, seconds = whole(1).losses(), []
@@ -348,6 +397,7 @@ FAULTS = {
     "sigint": lambda: stopped_by_a_signal(signal.SIGINT),
     "sleep": asleep,
     "save-sleep": asleep_in_a_save,
+    "data-sleep": asleep_while_it_opens_data,
     "segfault": lambda: crashed(signal.SIGSEGV),
     "abort": lambda: crashed(signal.SIGABRT),
     "launcher": launcher_killed,
@@ -362,6 +412,7 @@ FAULTS = {
     "local": restarted_from_a_local_checkpoint,
     "machine": machine_lost,
     "torchrun": restarted_by_torchrun,
+    "torchruns": restarted_by_two_agents,
     "fewer": goes_on_with_fewer_ranks,
     "disk": lambda: machine_faults.disk_full(harness),
     "truncated": lambda: damaged("truncated", truncated, "model.safetensors"),

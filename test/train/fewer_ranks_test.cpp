@@ -78,6 +78,17 @@ TEST(FewerRanks, RefusesByNameWhatNoMeshContinues) {
   EXPECT_EQ(refused({}, 8, 4, 3, 2), "");
 }
 
+TEST(FewerRanks, RefusesRunsThatNeedTheirNumberOfDataParallelRanks) {
+  TrainConfig config = config_with({.pp = 2}, 16);
+  EXPECT_NO_THROW(require_fits_fewer_ranks(config));
+  config.parallelism.pipeline_parallel_schedule_csv = "schedule.csv";
+  EXPECT_THROW(require_fits_fewer_ranks(config), Error);
+  EXPECT_THROW(fit_fewer_ranks(config, 8, 7, 1), Error);
+  config = config_with({}, 16);
+  config.training.task = TaskKind::embedding;
+  EXPECT_THROW(require_fits_fewer_ranks(config), Error);
+}
+
 // Every answer is a mesh that the run accepts.
 TEST(FewerRanks, EveryAnswerIsAMeshOfTheConfig) {
   for (const Degrees& degrees :

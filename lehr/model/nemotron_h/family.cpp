@@ -3,6 +3,7 @@
 #include <array>
 
 #include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/debug_vocabulary.h"
 #include "lehr/model/deepseek_moe_config.h"
@@ -99,7 +100,7 @@ DecoderConfig debug_model(const std::string& pattern, std::optional<MoEConfig> m
   DecoderConfig config = published({256, 768, 8, 8, 32, 16, 4096, pattern, 4, std::move(moe)});
   set_debug_vocabulary(config);
   config.head_dim = 32;
-  config.mamba2->n_groups = 4;
+  value_of(config.mamba2, "mamba2").n_groups = 4;
   return config;
 }
 
