@@ -3,9 +3,11 @@
 
 #include <atomic>
 #include <cstdio>
+#include <filesystem>
 
 #include "lehr/app/command.h"
 #include "lehr/base/error.h"
+#include "lehr/base/file.h"
 #include "lehr/base/value_of.h"
 #include "lehr/config/command_line.h"
 #include "lehr/state/dtype.h"
@@ -80,6 +82,11 @@ int verify(const std::vector<std::string>& args, const train::TrainSpecs& specs,
         ConfigObject::of(options));
   }
   require(arguments.positionals.empty(), "lehr verify: takes options only; see lehr verify --help");
+  if (options.output) {
+    const auto parent = std::filesystem::absolute(*options.output).parent_path();
+    require(std::filesystem::is_directory(parent), "--output: {}: no such folder", parent.string());
+    require_replaceable(*options.output);
+  }
   std::atomic<bool> ok = true;
   StopNotice notice("verify", "before the comparison was complete; nothing was written");
   on_ranks_of(

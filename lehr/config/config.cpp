@@ -34,8 +34,14 @@ Node parse_override(const std::string& key, const std::string& text) {
   try {
     value = parse_toml("x = " + text, "command line").at("x");
   } catch (const Error&) {
-    const bool bare = !text.empty() && text.find_first_of("\"'[]{}\n") == std::string::npos;
-    require(bare, "command line: --{}: '{}' is not a value; write strings in quotes, lists as [1, 2]", key, text);
+    const bool bare = text.find_first_of("\"'[]{}\n") == std::string::npos;
+    const bool has_escape = text.find('"') < text.find('\\') && text.find('\\') != std::string::npos;
+    require(
+        bare,
+        "command line: --{}: '{}' is not a value; write strings in quotes, lists as [1, 2]{}",
+        key,
+        text,
+        has_escape ? R"(, and in double quotes \\ for each backslash, or use single quotes)" : "");
     value = Node(text);
   }
   value.set_origin({.file = "command line"});

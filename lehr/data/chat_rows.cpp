@@ -220,7 +220,7 @@ std::string role_of(const ChatJson& from, size_t index) {
   const auto role = kShareGptRoles.find(name);
   require(
       role != kShareGptRoles.end(),
-      "messages[{}].from: expected human, gpt, system, tool or observation, found \"{}\"; write calls of tools as "
+      "messages[{}].from: expected human or user, gpt or assistant, system, tool or observation, found \"{}\"; write calls of tools as "
       "\"tool_calls\" of a message with \"role\": \"assistant\"",
       index,
       name);

@@ -125,11 +125,9 @@ fs::path config_file(const fs::path& folder) {
         fs::exists(folder),
         "{}: no such folder{}",
         folder.string(),
-        may_be_of_hub ? fmt::format(
-                            "; if it is a model of the Hugging Face Hub, download it (hf download {} --local-dir DIR), "
-                            "and name its folder",
-                            folder.string())
-                      : "");
+        may_be_of_hub
+            ? "; a model of the Hugging Face Hub gets there by: hf download OWNER/NAME --local-dir " + folder.string()
+            : "");
     return folder;
   }
   if (!fs::exists(folder / "config.json")) {

@@ -146,11 +146,13 @@ void add_lora(torch::nn::Module& model, const std::vector<std::pair<std::string,
   for (const auto& [name, settings] : layers) {
     const auto found = by_name.find(name);
     torch::nn::Module* module = found == by_name.end() ? nullptr : found->second;
+    const bool is_tied = module != nullptr && nn::named_parameters(*module).empty();
     require(
         !tables.contains(module),
         "peft.target_pattern: {}: the loss reads this weight directly, so it cannot have an adapter; leave it out "
-        "(\"model\\\\..*\" matches everything except the head), or name it in peft.full_tune_pattern",
-        name);
+        "(\"model\\\\..*\" matches everything except the head), or name {} in peft.full_tune_pattern",
+        name,
+        is_tied ? "the embedding, to which the head is tied," : "it");
     if (auto* linear = dynamic_cast<nn::LinearImpl*>(module)) {
       const at::Tensor& w = linear->weight;  // (out, in)
       linear->set_adapter(kAdapterName, std::make_shared<LoraLinear>(name, w.size(1), w.size(0), settings));

@@ -291,6 +291,10 @@ Machine load_machine(const std::string& name_or_file, const Overrides& overrides
     }
     const auto nearest = suggest(name_or_file, names);
     require(
+        std::filesystem::exists(name_or_file) || !name_or_file.ends_with(".toml"),
+        "machine: {}: no such file",
+        name_or_file);
+    require(
         std::filesystem::exists(name_or_file),
         "machine: expected h100, h200, b200, a100, cpu or a TOML file, found '{}'{}",
         name_or_file,

@@ -104,7 +104,6 @@ void check_sample(const Run& run) {
   if (!sample.prompt || run.args->head() != descriptor::Head::causal_lm) {
     return;
   }
-  require(!sample.prompt->empty(), "sample.prompt: expected some text, found none; leave the key out for no sample");
   const auto length = static_cast<int64_t>(sample_prompt(run).ids.size());
   require(
       length + sample.max_new_tokens <= run.args->max_position_ids(),

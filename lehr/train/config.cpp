@@ -240,7 +240,7 @@ void SampleConfig::fields(FieldVisitor& v) {
   v.optional(
       "prompt",
       prompt,
-      "Prompt for a text sample at the end of training; a user message if training.task = \"sft\". Unset: no sample.");
+      "Prompt for a text sample at the end of training; a user message if training.task = \"sft\". Unset or empty: no sample.");
   v.optional("max_new_tokens", max_new_tokens, "Maximum number of tokens in the sample.", positive());
   v.optional("temperature", temperature, "Softmax temperature; 0: greedy decoding.", at_least(0));
   v.optional("top_k", top_k, "Sample from the k most likely tokens; 0: from all.", at_least(0));
@@ -302,6 +302,11 @@ std::string TrainingConfig::path_of_dataset() const {
 }
 
 void TrainConfig::complete() {
+  for (std::optional<std::string>* const text : {&sample.prompt, &checkpoint.initial_load_path}) {
+    if (*text && (*text)->empty()) {
+      text->reset();  // so that --sample.prompt= on a command line overrules a file
+    }
+  }
   const std::string path = training.dataset.empty() ? "" : training.path_of_dataset();
   if (path.empty()) {
     return;

@@ -57,8 +57,8 @@ void CheckpointConfig::fields(FieldVisitor& v) {
   v.optional(
       "initial_load_path",
       initial_load_path,
-      "Hugging Face folder with the initial weights of a new run. A run that resumes does not read it, except with "
-      "peft.method = \"lora\".");
+      "Hugging Face folder with the initial weights of a new run; unset or empty: random weights. A run that resumes does "
+      "not read it, except with peft.method = \"lora\".");
   v.optional(
       "initial_load_model_only",
       initial_load_model_only,

@@ -88,7 +88,7 @@ at::Device choose_device(const std::string& wanted) {
     problem = why_unsupported_gpu(0);
   }
   if (!problem.empty()) {
-    require(wanted == "auto", "training.device: a GPU was requested, but {}", problem);
+    require(wanted == "auto", "training.device (--device): a GPU was requested, but {}", problem);
     return at::kCPU;
   }
   return use_gpu(0);
@@ -113,7 +113,7 @@ mesh::ConnectOptions choose_rank_device(const std::string& wanted, const mesh::R
     options.device = use_gpu(gpu.number);
     return options;
   }
-  require(wanted == "auto", "training.device: a GPU was requested, but {}", problem);
+  require(wanted == "auto", "training.device (--device): a GPU was requested, but {}", problem);
   options.why_cpu = problem;
   return options;
 }
@@ -124,7 +124,7 @@ at::Device choose_device(const std::string& wanted, const mesh::Transport* trans
   }
   require(
       wanted != "cuda" || !transport->device().is_cpu(),
-      "training.device: a GPU was requested, but the ranks are connected by {}, which carries data of CPUs; expected "
+      "training.device (--device): a GPU was requested, but the ranks are connected by {}, which carries data of CPUs; expected "
       "cpu (or auto)",
       transport->name());
   return transport->device();

@@ -44,6 +44,9 @@ class Comparison {
   /// Compares tensors of a checkpoint. Throws a usage error if one is not in the file.
   void compare_all(ReferenceFile& file, const std::vector<std::pair<std::string, at::Tensor>>& computed);
 
+  /// Lists something in the report as not compared.
+  void leave_out(const std::string& what) { report_.left_out.push_back(what); }
+
   /// Returns the report, with the tensors of the reference that were not read. Throws a usage error if nothing was
   /// compared.
   VerifyReport finish();

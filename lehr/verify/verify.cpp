@@ -40,10 +40,15 @@ std::vector<std::pair<std::string, at::Tensor>> stored_gradients(
   return pretrained::stored_tensors_of(gradients, pretrained::checkpoint_map(args, expected).to(names));
 }
 
-/// The gradients of the reference's loss, or nullopt if it has none.
-std::optional<ReferenceFile> gradients_of_reference(const Comparison& comparison) {
+/// The gradients of the reference's loss, or nullopt if it has none, or if they are of other weights than those that
+/// are trained here.
+std::optional<ReferenceFile> gradients_of_reference(Comparison& comparison, const pretrained::ModelFolder& folder) {
   const Path file = comparison.folder() / "grads.safetensors";
   if (!comparison.has("labels") || !std::filesystem::exists(file)) {
+    return std::nullopt;
+  }
+  if (folder.has_adapters()) {
+    comparison.leave_out("grads.safetensors, since the model has adapters");
     return std::nullopt;
   }
   return ReferenceFile(file, "grad:");
@@ -82,7 +87,7 @@ void compare_sharded_gradients(
     Comparison& comparison,
     train::ModelOnRanks& sharded,
     nn::Model& model,
-    const descriptor::ModelArgs& args,
+    const pretrained::ModelFolder& folder,
     const train::Ranks& ranks) {
   if (ranks.context()->size(mesh::axis::pp) > 1) {
     return;
@@ -90,7 +95,7 @@ void compare_sharded_gradients(
   std::optional<ReferenceFile> expected;
   std::exception_ptr unreadable;  // thrown when the others know, since they would wait in collectives
   try {
-    expected = gradients_of_reference(comparison);
+    expected = gradients_of_reference(comparison, folder);
   } catch (const Error&) {
     unreadable = std::current_exception();
   }
@@ -104,9 +109,9 @@ void compare_sharded_gradients(
   sharded.stages().front().sharded.begin_step();
   // Gradients are sums over the data-parallel ranks, which all have the same sequences.
   const auto same = static_cast<double>(ranks.context()->parameters().data_parallel_shard);
-  (loss_of_reference(comparison, model, args, ranks) / same).backward();
+  (loss_of_reference(comparison, model, *folder.args, ranks) / same).backward();
   sharded.stages().front().sharded.finish_backward();
-  comparison.compare_all(*expected, stored_gradients(whole_gradients(model, ranks), args, expected->reader()));
+  comparison.compare_all(*expected, stored_gradients(whole_gradients(model, ranks), *folder.args, expected->reader()));
 }
 
 /// Compares a whole model on one device.
@@ -120,8 +125,10 @@ class Verifier {
   VerifyReport run() {
     compare_outputs(comparison_, *model_, args_, one_device_);
     gradient_rows();
-    balancing_rows();
-    trajectory_rows();
+    if (!folder_of_model_.has_adapters()) {
+      balancing_rows();
+      trajectory_rows();
+    }
     return comparison_.finish();
   }
 
@@ -154,7 +161,7 @@ class Verifier {
   }
 
   void gradient_rows() {
-    if (auto expected = gradients_of_reference(comparison_)) {
+    if (auto expected = gradients_of_reference(comparison_, folder_of_model_)) {
       loss_of_reference(comparison_, *model_, args_, one_device_).backward();
       comparison_.compare_all(*expected, gradients(expected->reader()));
       clear_gradients();
@@ -285,7 +292,7 @@ VerifyReport verify_on_ranks(
       options.device);
   const auto model = sharded.load();
   compare_outputs(comparison, *model, *folder.args, ranks);
-  compare_sharded_gradients(comparison, sharded, *model, *folder.args, ranks);
+  compare_sharded_gradients(comparison, sharded, *model, folder, ranks);
   return comparison.finish();
 }
 

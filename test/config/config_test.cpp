@@ -194,6 +194,12 @@ TEST(Config, CommandLineWinsOverFileWinsOverDefault) {
       },
       Throws<Error>(
           Property(&Error::what, HasSubstr("command line: --training.steps: expected an integer, found a table"))));
+  EXPECT_EQ(load_config<Sample>({.file = file, .overrides = {{"name", ""}}}).name, "");
+  EXPECT_THAT(
+      [&] {
+        load_config<Sample>({.file = file, .overrides = {{"name", R"("a\.b")"}}});
+      },
+      Throws<Error>(Property(&Error::what, HasSubstr(R"(in double quotes \\ for each backslash)"))));
   std::filesystem::remove(file);
 }
 

@@ -230,7 +230,7 @@ TEST(ChatCorpus, NamesFileAndLineOfInvalidConversations) {
        "nested more than"},
       {"[1]\n", "a.jsonl:2: expected a JSON object, found array"},
       {R"({"conversations": [{"from": "function_call", "value": "f"}, {"from": "gpt", "value": "b"}]})",
-       "a.jsonl:2: messages[0].from: expected human, gpt, system, tool or observation, found \"function_call\"; write"},
+       "a.jsonl:2: messages[0].from: expected human or user, gpt or assistant, system, tool or observation, found \"function_call\"; write"},
       {R"({"conversations": [{"from": 1, "value": "a"}]})", "observation, found \"1\""},
       {R"({"conversations": [{"from": "human"}, {"from": "gpt", "value": "b"}]})",
        "a.jsonl:2: messages[0]: has neither \"content\" nor \"tool_calls\""},

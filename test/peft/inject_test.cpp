@@ -211,6 +211,9 @@ TEST(Inject, RefusesUnsupportedAndConflictingPatterns) {
   EXPECT_THAT(
       inject({Lora{.module_name_pattern = ".*"}}),
       fails_with("peft.target_pattern: lm_head.lm_head.default: the loss reads"));
+  EXPECT_THAT(
+      [] { inject_peft_and_freeze({Lora{.module_name_pattern = ".*"}}, *tiny(/*tied=*/true)->build({})); },
+      fails_with("or name the embedding, to which the head is tied, in peft.full_tune_pattern"));
   const Lora q{.module_name_pattern = ".*q_proj"};
   EXPECT_THAT(inject({Stack{{{q}, {q}}}}), fails_with("self_attn.q_proj is selected by lora and by lora"));
   EXPECT_THAT(

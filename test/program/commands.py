@@ -415,7 +415,7 @@ for arguments, message in {
     ("inspect", model, "--no-tensors=true"): "--no-tensors: takes no value",
     ("tokenize", "--tokenizer", "byte", "--jsonl", "--output", work / "x.tokens"): "--output: with --jsonl the result goes to",
     ("tokenize", "--tokenizer", "byte", "--jsonl", "--skip-special"): "--skip-special needs --decode",
-    ("generate", "--model", "Qwen/Qwen3-0.6B", "--prompt", "a"): "hf download Qwen/Qwen3-0.6B --local-dir",
+    ("generate", "--model", "Qwen/Qwen3-0.6B", "--prompt", "a"): "hf download OWNER/NAME --local-dir Qwen/Qwen3-0.6B",
 }.items():
     done = subprocess.run([lehr, *map(str, arguments)], capture_output=True, text=True, timeout=120)
     holds(message, done.returncode == 2 and message in done.stderr)

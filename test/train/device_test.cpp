@@ -75,7 +75,7 @@ TEST(ChooseRankDevice, ReportsWhyARankHasNoGpu) {
     EXPECT_NE(automatic.why_cpu, "");
     EXPECT_EQ(
         error_of([&] { choose_rank_device("cuda", rank); }),
-        "training.device: a GPU was requested, but " + automatic.why_cpu);
+        "training.device (--device): a GPU was requested, but " + automatic.why_cpu);
   } else {
     EXPECT_EQ(automatic.why_cpu, "");
   }

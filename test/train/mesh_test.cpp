@@ -709,7 +709,7 @@ TEST(IllegalMeshes, AreRefusedByName) {
        "parallelism.expert_parallel_degree: expected 1, because the model has no experts, found 4"},
       {{.dp_shard = 2},
        {{"training.device", "cuda"}},
-       "training.device: a GPU was requested, but the ranks are connected by threads"},
+       "training.device (--device): a GPU was requested, but the ranks are connected by threads"},
       {{.cp = 2},
        {{"training.task", "classification"}, {"data.datasets.0.pad_to_multiple_of", "2"}},
        "data.datasets.0.pad_to_multiple_of: must be a multiple of 4 for parallelism.context_parallel_degree 2"},

@@ -51,6 +51,15 @@ TEST(TorchtitanConfig, RunsOnTheSampleOfC4) {
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "out/metrics.jsonl"));
 }
 
+TEST(TrainConfig, AnEmptyTextUnsetsAKeyOfTheFile) {
+  const testing::Folder folder;
+  const std::string file = std::string(kConfig) + "[sample]\nprompt = \"a\"\n[checkpoint]\ninitial_load_path = \"b\"\n";
+  EXPECT_TRUE(config_with(file, folder).sample.prompt);
+  const TrainConfig config = config_with(file, folder, {{"sample.prompt", ""}, {"checkpoint.initial_load_path", ""}});
+  EXPECT_FALSE(config.sample.prompt);
+  EXPECT_FALSE(config.checkpoint.initial_load_path);
+}
+
 TEST(TorchtitanConfig, TakesAPathForAnyName) {
   const testing::Folder folder;
   const TrainConfig config = config_with(

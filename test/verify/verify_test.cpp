@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "lehr/state/safetensors_writer.h"
 #include "test/train/support.h"
 
@@ -132,6 +135,28 @@ TEST(Verify, NamesTheTensorsOverTheirTolerance) {
   const VerifyReport report = verify_folder(options, train::testing::families());
   EXPECT_FALSE(report.ok());
   EXPECT_NE(format_report(report).find("OVER"), std::string::npos);
+}
+
+// Adapters whose B is zero compute the results of their base.
+TEST(Verify, ComparesTheOutputsOfAdaptersButNoGradients) {
+  const auto base = std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/reference/olmo2";
+  const train::testing::Folder folder;
+  std::ofstream(folder.path() / "adapter_config.json")
+      << R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["o_proj"], "layers_to_transform": [0],)"
+      << R"( "base_model_name_or_path": ")" << base.string() << "\"}";
+  const at::Tensor weight =
+      train::testing::tensors(base / "model.safetensors", "").at("model.layers.0.self_attn.o_proj.weight");
+  const std::string head = "base_model.model.model.layers.0.self_attn.o_proj.";
+  state::save_safetensors(
+      folder.path() / "adapter_model.safetensors",
+      {{head + "lora_A.weight", at::ones({2, weight.size(1)})},
+       {head + "lora_B.weight", at::zeros({weight.size(0), 2})}});
+  const VerifyReport report =
+      verify_folder({.model = folder.path(), .reference = base / "oracle.safetensors"}, train::testing::families());
+  EXPECT_TRUE(report.ok());
+  EXPECT_FALSE(report.rows.empty());
+  EXPECT_NE(
+      format_report(report).find("grads.safetensors, since the model has adapters: not compared"), std::string::npos);
 }
 
 // A reference with twins in float64 of hidden states and gradients, from what was computed itself, and one stranger.
