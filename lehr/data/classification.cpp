@@ -56,6 +56,8 @@ LabelledText parse_json(simdjson::dom::parser& parser, const ExampleLine& line, 
   return result;
 }
 
+}  // namespace
+
 ClassificationBatch make_batch(
     const ClassificationDataset& dataset, const SampleOrder& order, const BatchPlan& plan, int64_t step) {
   const int64_t width = padded_width(
@@ -84,11 +86,9 @@ ClassificationBatch make_batch(
   return batch;
 }
 
-}  // namespace
-
 ClassificationDataset::ClassificationDataset(
     const std::filesystem::path& path, const Tokenizer& tokenizer, ClassificationOptions options)
-    : options_(std::move(options)), pad_id_(tokenizer.padding_id()) {
+    : ExampleDataset(std::move(options), tokenizer.padding_id()) {
   check_lengths(path, options_.max_length, options_.pad_to_multiple_of);
   for (const auto& file : example_files(path)) {
     read(file, tokenizer);
@@ -111,16 +111,6 @@ void ClassificationDataset::read(const std::filesystem::path& file, const Tokeni
         {with_special_tokens(std::move(ids), tokenizer.special_tokens(), options_.max_length, where), labelled.label});
   });
 }
-
-ClassificationLoader::ClassificationLoader(
-    std::shared_ptr<const ClassificationDataset> dataset,
-    SampleOrder::Options order,
-    BatchPlan plan,
-    PrefetchOptions options)
-    : pipeline_(example_batches(
-          dataset->size(), order, plan, options, [dataset, plan](const SampleOrder& samples, int64_t step) {
-            return make_batch(*dataset, samples, plan, step);
-          })) {}
 
 uint64_t ClassificationDataset::fingerprint(const SampleOrder::Options& order) const {
   std::string text = fmt::format("{}|{}|{}|{}", order.seed, order.shuffle, order.repeat, options_.max_length);

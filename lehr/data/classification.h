@@ -3,14 +3,11 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "lehr/base/torch.h"
-#include "lehr/data/loader.h"
-#include "lehr/data/lone_surrogates.h"
+#include "lehr/data/example_dataset.h"
 #include "lehr/data/tokenizer.h"
 
 namespace lehr::data {
@@ -33,29 +30,19 @@ struct ClassificationExample {
 /// Texts with labels 0, 1, ..., held in memory as ids. Reads lines "label text" (the format of SST-2 and TREC), JSON
 /// lines or tables, of a file, a folder or a pattern (TextSource); also .gz and .zst. Invalid lines, empty texts and
 /// negative labels are usage errors with file and line.
-class ClassificationDataset {
+class ClassificationDataset : public ExampleDataset<ClassificationExample, ClassificationOptions> {
  public:
   ClassificationDataset(const std::filesystem::path& path, const Tokenizer& tokenizer, ClassificationOptions options);
 
-  int64_t size() const { return static_cast<int64_t>(examples_.size()); }
   /// Returns a hash of the examples and their order.
   uint64_t fingerprint(const SampleOrder::Options& order) const;
   /// Returns the largest label plus one.
   int64_t num_labels() const { return num_labels_; }
-  const ClassificationExample& example(int64_t index) const { return examples_[index]; }
-  const ClassificationOptions& options() const { return options_; }
-  int64_t pad_id() const { return pad_id_; }
-  /// Returns the lone surrogates that were replaced in the texts.
-  const LoneSurrogates& lone_surrogates() const { return lone_surrogates_; }
 
  private:
   void read(const std::filesystem::path& file, const Tokenizer& tokenizer);
 
-  std::vector<ClassificationExample> examples_;
-  LoneSurrogates lone_surrogates_;
-  ClassificationOptions options_;
   int64_t num_labels_ = 0;
-  int64_t pad_id_ = 0;
 };
 
 /// The local sequences of one global step, padded on the right. A sequence of padding only (see BatchPlan::drop_last)
@@ -68,21 +55,10 @@ struct ClassificationBatch {
   at::Tensor labels;          ///< (B) int64
 };
 
-/// Loads batches of labelled texts, step by step, in the order of a SampleOrder. The width is that of the global batch,
-/// so it is the same on every rank. May be destroyed at any time.
-class ClassificationLoader {
- public:
-  ClassificationLoader(
-      std::shared_ptr<const ClassificationDataset> dataset,
-      SampleOrder::Options order,
-      BatchPlan plan,
-      PrefetchOptions options = {});
+/// Prepares one batch synchronously.
+ClassificationBatch make_batch(
+    const ClassificationDataset& dataset, const SampleOrder& order, const BatchPlan& plan, int64_t step);
 
-  /// Returns the next step's batch; nothing at the end of finite data.
-  std::optional<ClassificationBatch> next() { return pipeline_.next(); }
-
- private:
-  OrderedPipeline<int64_t, ClassificationBatch> pipeline_;
-};
+using ClassificationLoader = ExampleLoader<ClassificationDataset, ClassificationBatch>;
 
 }  // namespace lehr::data

@@ -7,16 +7,13 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 #include "lehr/data/byte_source.h"
 #include "lehr/data/loader.h"
 #include "lehr/data/lone_surrogates.h"
-#include "lehr/data/ordered_pipeline.h"
 #include "lehr/data/sample_order.h"
 #include "lehr/data/tokenizer.h"
 
@@ -63,21 +60,5 @@ int64_t padded_width(
     int64_t multiple,
     int64_t most,
     const std::function<int64_t(int64_t sample)>& length_of);
-
-/// Returns the pipeline of the batches make(samples, step) of a dataset of `size` examples, step by step.
-template <class Make>
-auto example_batches(
-    int64_t size,
-    const SampleOrder::Options& order,
-    const BatchPlan& plan,
-    const PrefetchOptions& options,
-    const Make& make) {
-  using Made = std::invoke_result_t<Make, const SampleOrder&, int64_t>;
-  return OrderedPipeline<int64_t, Made>(
-      options.num_workers,
-      options.depth,
-      steps_of(order.repeat ? std::nullopt : std::optional(size), plan),
-      [make, samples = SampleOrder({{.size = size}}, order)](int64_t&& step) { return make(samples, step); });
-}
 
 }  // namespace lehr::data

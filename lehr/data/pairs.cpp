@@ -88,7 +88,7 @@ std::vector<std::string> PairsOptions::keys() const {
 }
 
 PairsDataset::PairsDataset(const std::filesystem::path& path, const Tokenizer& tokenizer, PairsOptions options)
-    : options_(std::move(options)), pad_id_(tokenizer.padding_id()) {
+    : ExampleDataset(std::move(options), tokenizer.padding_id()) {
   check_lengths(path, options_.max_length, options_.pad_to_multiple_of);
   for (const auto& file : example_files(path)) {
     read(file, tokenizer);

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "lehr/base/torch.h"
-#include "lehr/data/loader.h"
-#include "lehr/data/lone_surrogates.h"
+#include "lehr/data/example_dataset.h"
 #include "lehr/data/tokenizer.h"
 
 namespace lehr::data {
@@ -36,27 +35,15 @@ using PairsExample = std::vector<std::vector<int32_t>>;
 
 /// Pairs, held in memory as ids. Reads JSON lines or tables, of a file, a folder or a pattern (TextSource); also .gz
 /// and .zst. Invalid lines, missing keys and empty texts are usage errors with file and line.
-class PairsDataset {
+class PairsDataset : public ExampleDataset<PairsExample, PairsOptions> {
  public:
   PairsDataset(const std::filesystem::path& path, const Tokenizer& tokenizer, PairsOptions options);
 
-  /// Returns the number of examples.
-  int64_t size() const { return static_cast<int64_t>(examples_.size()); }
   /// Returns a hash of the examples and their order.
   uint64_t fingerprint(const SampleOrder::Options& order) const;
-  const PairsExample& example(int64_t index) const { return examples_[static_cast<size_t>(index)]; }
-  const PairsOptions& options() const { return options_; }
-  int64_t pad_id() const { return pad_id_; }
-  /// Returns the lone surrogates that were replaced in the texts.
-  const LoneSurrogates& lone_surrogates() const { return lone_surrogates_; }
 
  private:
   void read(const std::filesystem::path& file, const Tokenizer& tokenizer);
-
-  std::vector<PairsExample> examples_;
-  LoneSurrogates lone_surrogates_;
-  PairsOptions options_;
-  int64_t pad_id_ = 0;
 };
 
 /// The local sequences of one global step, padded on the right. The texts of an example are consecutive sequences, so B

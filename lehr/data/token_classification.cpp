@@ -75,6 +75,8 @@ std::vector<int64_t> labels_of(
   return labels;
 }
 
+}  // namespace
+
 TokenClassificationBatch make_batch(
     const TokenClassificationDataset& dataset, const SampleOrder& order, const BatchPlan& plan, int64_t step) {
   const int64_t width = padded_width(
@@ -101,11 +103,9 @@ TokenClassificationBatch make_batch(
   return batch;
 }
 
-}  // namespace
-
 TokenClassificationDataset::TokenClassificationDataset(
     const std::filesystem::path& path, const Tokenizer& tokenizer, TokenClassificationOptions options)
-    : options_(std::move(options)), pad_id_(tokenizer.padding_id()) {
+    : ExampleDataset(std::move(options), tokenizer.padding_id()) {
   check_lengths(path, options_.max_length, options_.pad_to_multiple_of);
   for (const auto& file : example_files(path)) {
     read(file, tokenizer);
@@ -148,16 +148,6 @@ void TokenClassificationDataset::read(const std::filesystem::path& file, const T
     examples_.push_back(std::move(example));
   });
 }
-
-TokenClassificationLoader::TokenClassificationLoader(
-    std::shared_ptr<const TokenClassificationDataset> dataset,
-    SampleOrder::Options order,
-    BatchPlan plan,
-    PrefetchOptions options)
-    : pipeline_(example_batches(
-          dataset->size(), order, plan, options, [dataset, plan](const SampleOrder& samples, int64_t step) {
-            return make_batch(*dataset, samples, plan, step);
-          })) {}
 
 uint64_t TokenClassificationDataset::fingerprint(const SampleOrder::Options& order) const {
   std::string text = fmt::format("{}|{}|{}|{}", order.seed, order.shuffle, order.repeat, options_.max_length);
