@@ -4,13 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <string>
 #include <utility>
 
 #include "lehr/base/file.h"
+#include "test/base/temporary_folder.h"
 #include "test/base/usage_error.h"
 
 namespace lehr {
@@ -22,20 +22,18 @@ using ::testing::HasSubstr;
 class OpenFiles : public ::testing::Test {
  protected:
   OpenFiles() {
-    std::string name = (fs::temp_directory_path() / "lehr_open_XXXXXX").string();
-    root_ = fs::canonical(::mkdtemp(name.data()));
     fs::create_directories(root_ / "model/sub");
     fs::create_directory(root_ / "other");
     write("secret", "key");
     write("model/config.json", "{}");
   }
-  ~OpenFiles() override { fs::remove_all(root_); }
 
   void write(const fs::path& name, const std::string& text) { std::ofstream(root_ / name) << text; }
   fs::path model() const { return root_ / "model"; }
   void link(const fs::path& target, const fs::path& name) { fs::create_symlink(target, root_ / name); }
 
-  fs::path root_;
+  const TemporaryFolder folder_;
+  const fs::path& root_ = folder_.path();
 };
 
 TEST_F(OpenFiles, RefusesPipesDevicesAndFoldersWithoutBlocking) {

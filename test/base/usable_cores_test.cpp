@@ -2,10 +2,11 @@
 #include "lehr/base/usable_cores.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <string>
+
+#include "test/base/temporary_folder.h"
 
 namespace lehr {
 namespace {
@@ -14,18 +15,13 @@ namespace fs = std::filesystem;
 
 class Quotas : public ::testing::Test {
  protected:
-  Quotas() {
-    std::string name = (fs::temp_directory_path() / "lehr_quota_XXXXXX").string();
-    root_ = ::mkdtemp(name.data());
-  }
-  ~Quotas() override { fs::remove_all(root_); }
-
   void write(const fs::path& name, const std::string& text) const {
     fs::create_directories((root_ / name).parent_path());
     std::ofstream(root_ / name) << text;
   }
 
-  fs::path root_;
+  const TemporaryFolder folder_;
+  const fs::path& root_ = folder_.path();
 };
 
 TEST_F(Quotas, OfVersionTwoCountInTheGroupAndItsParents) {

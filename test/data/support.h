@@ -1,9 +1,6 @@
 // Shared code of the tests of this folder: a byte tokenizer, a temporary folder, error messages, and plans of batches.
 #pragma once
 
-#include <stdlib.h>
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -16,6 +13,7 @@
 #include "lehr/data/loader.h"
 #include "lehr/data/token_stream.h"
 #include "lehr/data/tokenizer.h"
+#include "test/base/temporary_folder.h"
 
 namespace lehr::data {
 
@@ -54,25 +52,9 @@ class SurroundedBytes : public BytesForTests {
   SpecialTokens special_tokens() const override { return {.before = {1}, .after = {2, 256}}; }
 };
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "lehr-data-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  const std::filesystem::path& path() const { return path_; }
-  size_t num_files() const {
-    return static_cast<size_t>(std::distance(std::filesystem::recursive_directory_iterator(path_), {}));
-  }
-
- private:
-  std::filesystem::path path_;
-};
+inline size_t num_files(const TemporaryFolder& folder) {
+  return static_cast<size_t>(std::distance(std::filesystem::recursive_directory_iterator(folder.path()), {}));
+}
 
 inline std::filesystem::path write_file(const std::filesystem::path& path, std::string_view content) {
   std::filesystem::create_directories(path.parent_path());

@@ -62,7 +62,7 @@ TEST(TokenFile, ReadsBackTheWrittenIdsInBothWidths) {
         static_cast<int64_t>(std::filesystem::file_size(path)),
         (256 + info.num_tokens * width + 7) / 8 * 8 + 8 * (info.num_documents + 1));
   }
-  EXPECT_EQ(folder.num_files(), 4U);  // no temporary file is left
+  EXPECT_EQ(num_files(folder), 4U);  // no temporary file is left
 }
 
 TEST(TokenFile, LeavesNothingBehindUnlessFinished) {
@@ -71,7 +71,7 @@ TEST(TokenFile, LeavesNothingBehindUnlessFinished) {
     TokenFileWriter writer(folder / "a.tokens", 300);
     writer.append(std::vector<int32_t>(1 << 20, 5));
   }
-  EXPECT_EQ(folder.num_files(), 0U);
+  EXPECT_EQ(num_files(folder), 0U);
 }
 
 TEST(TokenFile, RefusesIdsOutsideTheVocabulary) {

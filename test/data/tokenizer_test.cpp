@@ -113,7 +113,7 @@ TEST(Tokenizer, ExportsItsFilesUnpacked) {
   for (const auto& [name, content] : tokenizer_file_contents(qwen3())) {
     write_file(folder / name, content);
   }
-  EXPECT_EQ(folder.num_files(), 2u);
+  EXPECT_EQ(num_files(folder), 2u);
   EXPECT_EQ(read_file(folder / "tokenizer.json"), read_whole_file(fixture("qwen3/tokenizer.json.gz")));
   const auto again = load_tokenizer(folder.path().string());
   EXPECT_EQ(again->eos_id(), qwen3().eos_id());

@@ -8,24 +8,20 @@
 #include <fstream>
 
 #include "lehr/base/error.h"
+#include "test/base/temporary_folder.h"
 
 namespace lehr {
 namespace {
 
 class GrantedMemoryTest : public ::testing::Test {
  protected:
-  GrantedMemoryTest() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "lehr-test-XXXXXX").string();
-    root_ = ::mkdtemp(pattern.data());
-  }
-  ~GrantedMemoryTest() override { std::filesystem::remove_all(root_); }
-
   void put(const std::string& file, const std::string& text) const {
     std::filesystem::create_directories((root_ / file).parent_path());
     std::ofstream(root_ / file) << text;
   }
 
-  std::filesystem::path root_;
+  const TemporaryFolder folder_;
+  const std::filesystem::path& root_ = folder_.path();
 };
 
 constexpr const char* kMemInfo = "MemTotal:  9000 kB\nMemFree:  100 kB\nMemAvailable:    4000 kB\n";

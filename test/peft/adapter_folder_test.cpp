@@ -1,7 +1,6 @@
 #include "lehr/peft/adapter_folder.h"
 
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
@@ -14,6 +13,7 @@
 #include "lehr/state/bound_map.h"
 #include "lehr/state/map_stream.h"
 #include "lehr/state/safetensors_writer.h"
+#include "test/base/temporary_folder.h"
 #include "test/peft/support.h"
 
 namespace lehr::peft {
@@ -56,20 +56,7 @@ Node config_of(const Injected& made) {
   return adapter_config(*made.model, made.base, made.args->head(), "/models/base");
 }
 
-class Folder {
- public:
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "lehr-test-XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  std::filesystem::path path;
-};
-
-void write(const Folder& folder, const Injected& made, const Node& config) {
+void write(const TemporaryFolder& folder, const Injected& made, const Node& config) {
   state::NamedTensors tensors;
   state::TensorSpecs parameters;
   for (const auto& [name, parameter] : nn::named_parameters(*made.model)) {
@@ -79,8 +66,8 @@ void write(const Folder& folder, const Injected& made, const Node& config) {
   for (const auto& tensor : state::BoundMap(map.inverse(), parameters).outputs()) {
     tensors.emplace_back(tensor.name, at::zeros(tensor.shape));
   }
-  state::save_safetensors(folder.path / "adapter_model.safetensors", tensors);
-  write_file_atomically(folder.path / "adapter_config.json", to_json(config));
+  state::save_safetensors(folder.path() / "adapter_model.safetensors", tensors);
+  write_file_atomically(folder.path() / "adapter_config.json", to_json(config));
 }
 
 TEST(AdapterFolder, NamesTensorsLikePeft) {
@@ -165,10 +152,10 @@ TEST(AdapterFolder, ContainsOneAdapterPerExpert) {
           "base_model.model.model.layers.0.mlp.experts.1.down_proj.lora_A.weight",
           "base_model.model.model.layers.0.mlp.experts.1.down_proj.lora_B.weight"));
   EXPECT_THAT(texts(config_of(made).at("target_modules")), ElementsAre("down_proj"));
-  const Folder folder;
+  const TemporaryFolder folder;
   write(folder, made, config_of(made));
   const auto fresh = made.args->build({});
-  EXPECT_EQ(add_adapters_of(read_adapter_config(folder.path), *fresh, made.base).size(), 4U);
+  EXPECT_EQ(add_adapters_of(read_adapter_config(folder.path()), *fresh, made.base).size(), 4U);
   EXPECT_EQ(adapted_layers(*fresh).size(), 1U);
 }
 
@@ -191,10 +178,10 @@ TEST(AdapterFolder, HoldsTheAttentionOfModelsWhoseExpertsAreStoredTransposed) {
           "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight",
           "base_model.model.model.layers.0.mlp.router.weight",
           "base_model.model.model.layers.0.mlp.router.bias"));
-  const Folder folder;
+  const TemporaryFolder folder;
   write(folder, made, config_of(made));
   const auto fresh = made.args->build({});
-  EXPECT_EQ(add_adapters_of(read_adapter_config(folder.path), *fresh, made.base).size(), 4U);
+  EXPECT_EQ(add_adapters_of(read_adapter_config(folder.path()), *fresh, made.base).size(), 4U);
 
   const std::string experts = "model.layers.0.mlp.grouped_experts.";
   const auto refused = [&](const std::string& projection, const std::string& key) {
@@ -283,15 +270,15 @@ TEST(AdapterFolder, StoresWholeModulesInTheOrderOfTheStoredWeight) {
 TEST(AdapterFolder, IsReadWithTheNamesOfTheCheckpointToo) {
   const auto made = injected({Lora{.module_name_pattern = ".*in_proj"}}, nemotron_h());
   for (const std::string prefix : {"model.", "backbone."}) {
-    const Folder folder;
-    write_file_atomically(folder.path / "adapter_config.json", to_json(config_of(made)));
+    const TemporaryFolder folder;
+    write_file_atomically(folder.path() / "adapter_config.json", to_json(config_of(made)));
     const std::string name = "base_model.model." + prefix + kInProj;
     state::save_safetensors(
-        folder.path / "adapter_model.safetensors",
+        folder.path() / "adapter_model.safetensors",
         {{name + ".lora_A.weight", at::zeros({8, 16})}, {name + ".lora_B.weight", at::zeros({kInProjRows, 8})}});
     const auto fresh = made.args->build({});
-    const auto names = stored_names(folder.path, *made.args);
-    const auto read = add_adapters_of(read_adapter_config(folder.path), *fresh, names);
+    const auto names = stored_names(folder.path(), *made.args);
+    const auto read = add_adapters_of(read_adapter_config(folder.path()), *fresh, names);
     ASSERT_EQ(read.size(), 2U);
     EXPECT_EQ(read.back().stored, name + ".lora_B.weight");
     EXPECT_EQ(read.back().parameter, "model.layers.0.mamba.in_proj.lora.B");
@@ -302,12 +289,13 @@ TEST(AdapterFolder, IsReadWithTheNamesOfTheCheckpointToo) {
 TEST(AdapterFolder, MayHoldWholeModulesOnly) {
   const auto made = injected({Lora{.module_name_pattern = ".*in_proj"}}, nemotron_h());
   for (const std::string prefix : {"model.", "backbone."}) {
-    const Folder folder;
-    write_file_atomically(folder.path / "adapter_config.json", to_json(config_of(made)));
+    const TemporaryFolder folder;
+    write_file_atomically(folder.path() / "adapter_config.json", to_json(config_of(made)));
     const std::string name = "base_model.model." + prefix + "norm_f.weight";
-    state::save_safetensors(folder.path / "adapter_model.safetensors", {{name, at::zeros({16})}});
+    state::save_safetensors(folder.path() / "adapter_model.safetensors", {{name, at::zeros({16})}});
     const auto fresh = made.args->build({});
-    const auto read = add_adapters_of(read_adapter_config(folder.path), *fresh, stored_names(folder.path, *made.args));
+    const auto read =
+        add_adapters_of(read_adapter_config(folder.path()), *fresh, stored_names(folder.path(), *made.args));
     ASSERT_EQ(read.size(), 1U) << prefix;
     EXPECT_EQ(read.front().stored, name);
     EXPECT_EQ(read.front().parameter, "model.norm.weight");
@@ -331,11 +319,11 @@ TEST(AdapterFolder, ReadsBackWhatItWrites) {
        {Lora{.module_name_pattern = ".*o_proj", .r = 3, .alpha = 3, .dropout = 0.1}},
        {FullTune{R"(model\.norm)"}}}}};
   const auto made = injected(two);
-  const Folder folder;
-  EXPECT_FALSE(is_adapter_folder(folder.path));
+  const TemporaryFolder folder;
+  EXPECT_FALSE(is_adapter_folder(folder.path()));
   write(folder, made, config_of(made));
-  EXPECT_TRUE(is_adapter_folder(folder.path));
-  const AdapterInfo info = read_adapter_config(folder.path);
+  EXPECT_TRUE(is_adapter_folder(folder.path()));
+  const AdapterInfo info = read_adapter_config(folder.path());
   EXPECT_EQ(info.base_model, "/models/base");
   require_same_scaling(info, *made.model, made.base);
 
@@ -361,11 +349,11 @@ TEST(AdapterFolder, RefusesOtherKindsOfAdapters) {
   const auto made = injected({Lora{.module_name_pattern = ".*q_proj"}});
   const auto reading = [&](const std::string& key, const Node& value) {
     return [&made, key, value] {
-      const Folder folder;
+      const TemporaryFolder folder;
       Node config = config_of(made);
       config.set(key, value);
       write(folder, made, config);
-      read_adapter_config(folder.path);
+      read_adapter_config(folder.path());
     };
   };
   EXPECT_THAT(reading("peft_type", Node("IA3")), fails_with("peft_type: expected \"LORA\", found \"IA3\""));
@@ -378,12 +366,12 @@ TEST(AdapterFolder, RefusesOtherKindsOfAdapters) {
 
 TEST(AdapterFolder, RefusesTheAdapterOfAnotherModel) {
   const auto made = injected({Lora{.module_name_pattern = ".*q_proj"}});
-  const Folder folder;
+  const TemporaryFolder folder;
   write(folder, made, config_of(made));
   state::save_safetensors(
-      folder.path / "adapter_model.safetensors", {{"base_model.model.h.0.attn.lora_A.weight", at::zeros({2, 2})}});
+      folder.path() / "adapter_model.safetensors", {{"base_model.model.h.0.attn.lora_A.weight", at::zeros({2, 2})}});
   EXPECT_THAT(
-      [&] { add_adapters_of(read_adapter_config(folder.path), *tiny()->build({}), made.base); },
+      [&] { add_adapters_of(read_adapter_config(folder.path()), *tiny()->build({}), made.base); },
       fails_with("contains no adapter for a module of this model"));
 }
 
@@ -392,11 +380,11 @@ TEST(AdapterFolder, RefusesARankThatItsTensorsDoNotHave) {
   const auto made = injected({Lora{.module_name_pattern = ".*q_proj", .r = 2}});
   const auto adding = [&](int64_t rank) {
     return [&made, rank] {
-      const Folder folder;
+      const TemporaryFolder folder;
       Node config = config_of(made);
       config.set("r", Node(rank));
       write(folder, made, config);
-      add_adapters_of(read_adapter_config(folder.path), *tiny()->build({}), made.base);
+      add_adapters_of(read_adapter_config(folder.path()), *tiny()->build({}), made.base);
     };
   };
   EXPECT_NO_THROW(adding(2)());
@@ -409,13 +397,13 @@ TEST(AdapterFolder, PatternsHaveLimits) {
   const auto made = injected({Lora{.module_name_pattern = ".*q_proj", .r = 2}});
   const auto adding = [&](const std::string& pattern) {
     return [&made, pattern] {
-      const Folder folder;
+      const TemporaryFolder folder;
       Node config = config_of(made);
       Node patterns = Node::make_table();
       patterns.set(pattern, Node(int64_t{2}));
       config.set("rank_pattern", patterns);
       write(folder, made, config);
-      add_adapters_of(read_adapter_config(folder.path), *tiny()->build({}), made.base);
+      add_adapters_of(read_adapter_config(folder.path()), *tiny()->build({}), made.base);
     };
   };
   EXPECT_NO_THROW(adding("layers\\.[0-9]+\\.self_attn\\.q_proj")());

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -15,6 +14,7 @@
 #include "lehr/base/file.h"
 #include "lehr/base/torch.h"
 #include "test/base/any_error.h"
+#include "test/base/temporary_folder.h"
 
 namespace lehr::state {
 namespace fs = std::filesystem;
@@ -27,24 +27,7 @@ inline fs::path memory_folder() {
   return fs::exists("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path();
 }
 
-/// A new empty folder that is removed at the end.
-class TemporaryFolder {
- public:
-  explicit TemporaryFolder(const fs::path& parent = fs::temp_directory_path()) {
-    std::string name = (parent / "lehr_state_XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
+using lehr::TemporaryFolder;
 
 inline fs::path fixture(const std::string& name) {
   return fs::path(LEHR_SOURCE_DIR) / "test/data/state" / name;

@@ -1,6 +1,7 @@
 #include "lehr/train/stragglers.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <thread>

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <map>
@@ -32,6 +31,7 @@
 #include "lehr/model/smollm3/family.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/trainer.h"
+#include "test/base/temporary_folder.h"
 
 namespace lehr::train::testing {
 
@@ -40,24 +40,7 @@ TrainSpecs specs();
 
 descriptor::ModelFamilies families();
 
-/// A folder that is removed when the test ends.
-class Folder {
- public:
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "lehr-test-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
+using Folder = TemporaryFolder;
 
 /// A run of 12 steps of a tiny Qwen3 on tiny Shakespeare, changed by `overrides`.
 TrainConfig tiny_run(const std::filesystem::path& folder, const Overrides& overrides = {});
