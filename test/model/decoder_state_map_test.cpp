@@ -8,26 +8,9 @@
 #include <map>
 
 #include "lehr/config/node.h"
-#include "lehr/model/deepseek_v3/family.h"
-#include "lehr/model/gemma3/family.h"
-#include "lehr/model/gemma4/family.h"
-#include "lehr/model/glm4_moe/family.h"
-#include "lehr/model/gpt_oss/family.h"
-#include "lehr/model/llama3/family.h"
-#include "lehr/model/minimax_m2/family.h"
-#include "lehr/model/mistral/family.h"
-#include "lehr/model/mixtral/family.h"
-#include "lehr/model/nemotron_h/family.h"
-#include "lehr/model/olmo2/family.h"
-#include "lehr/model/olmo3/family.h"
-#include "lehr/model/qwen2/family.h"
-#include "lehr/model/qwen3_5/family.h"
-#include "lehr/model/qwen3_dense/family.h"
-#include "lehr/model/qwen3_moe/family.h"
-#include "lehr/model/qwen3_next/family.h"
-#include "lehr/model/smollm3/family.h"
 #include "lehr/state/map_stream.h"
 #include "lehr/state/weights.h"
+#include "test/model/families.h"
 
 namespace lehr::model {
 namespace {
@@ -39,30 +22,6 @@ using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
 using Tensors = std::map<std::string, at::Tensor>;
-
-descriptor::ModelFamilies families() {
-  descriptor::ModelFamilies list;
-  list.add(qwen3_dense_family());
-  list.add(qwen3_moe_family());
-  list.add(llama3_family());
-  list.add(olmo2_family());
-  list.add(qwen2_family());
-  list.add(mistral_family());
-  list.add(smollm3_family());
-  list.add(olmo3_family());
-  list.add(gemma3_family());
-  list.add(gemma4_family());
-  list.add(mixtral_family());
-  list.add(deepseek_v3_family());
-  list.add(glm4_moe_family());
-  list.add(minimax_m2_family());
-  list.add(gpt_oss_family());
-  list.add(qwen3_next_family());
-  list.add(qwen3_5_family());
-  list.add(qwen3_5_moe_family());
-  list.add(nemotron_h_family());
-  return list;
-}
 
 std::filesystem::path reference(const std::string& name) {
   return std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/reference" / name;
@@ -113,7 +72,7 @@ state::NameSet parameters_of(const nn::Module& model) {
 
 class EveryFamilyStateMap : public ::testing::TestWithParam<const char*> {
  protected:
-  std::unique_ptr<descriptor::ModelArgs> args = families().from_hf_folder(reference(GetParam()));
+  std::unique_ptr<descriptor::ModelArgs> args = test::all_families().from_hf_folder(reference(GetParam()));
   state::WeightReader reader{reference(GetParam())};
 };
 
@@ -206,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(
         "nemotron_h_router"));
 
 TEST(DecoderStateMap, FusesExpertsLikeTransformers5) {
-  const auto args = families().from_hf_folder(reference("qwen3moe_sparse_step2"));
+  const auto args = test::all_families().from_hf_folder(reference("qwen3moe_sparse_step2"));
   const state::WeightReader reader(reference("qwen3moe_sparse_step2"));
   const state::StateMap to_fused =
       state::sequential({args->state_map(ExpertLayout::per_expert), args->state_map(ExpertLayout::fused).inverse()});
@@ -228,7 +187,7 @@ TEST(DecoderStateMap, FusesExpertsLikeTransformers5) {
 }
 
 TEST(DecoderStateMap, WritesExpertByExpert) {
-  const auto args = families().from_hf_folder(reference("qwen3moe_sparse_step2"));
+  const auto args = test::all_families().from_hf_folder(reference("qwen3moe_sparse_step2"));
   const std::vector<std::string> names = args->state_map(ExpertLayout::per_expert).input_names();
   const auto first = std::find(names.begin(), names.end(), "model.layers.1.mlp.experts.0.gate_proj.weight");
   ASSERT_LT(std::distance(first, names.end()), 100);
@@ -242,7 +201,7 @@ TEST(DecoderStateMap, WritesExpertByExpert) {
 }
 
 TEST(DecoderStateMap, SplitsTablesOverTheVocabularysSegments) {
-  const auto args = families().from_hf_folder(reference("llama_rope_llama3"));
+  const auto args = test::all_families().from_hf_folder(reference("llama_rope_llama3"));
   const int64_t vocabulary = args->vocab_size();
   descriptor::ModelOverrides overrides;
   overrides.split_vocab_size = {{"base", vocabulary - 10}, {"added", 10}};
@@ -261,7 +220,7 @@ TEST(DecoderStateMap, SplitsTablesOverTheVocabularysSegments) {
 }
 
 TEST(DecoderStateMap, TiedModelsHaveNoHeadOfTheirOwn) {
-  const auto args = families().from_hf_folder(reference("qwen3_tied_v4config"));
+  const auto args = test::all_families().from_hf_folder(reference("qwen3_tied_v4config"));
   const auto names = args->state_map(ExpertLayout::per_expert).input_names();
   EXPECT_THAT(names, Contains("model.embed_tokens.weight"));
   EXPECT_THAT(names, Not(Contains("lm_head.weight")));

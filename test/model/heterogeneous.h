@@ -8,21 +8,7 @@
 #include <vector>
 
 #include "lehr/config/json.h"
-#include "lehr/model/deepseek_v3/family.h"
-#include "lehr/model/gemma3/family.h"
-#include "lehr/model/glm4_moe/family.h"
-#include "lehr/model/gpt_oss/family.h"
-#include "lehr/model/llama3/family.h"
-#include "lehr/model/minimax_m2/family.h"
-#include "lehr/model/mistral/family.h"
-#include "lehr/model/mixtral/family.h"
-#include "lehr/model/olmo2/family.h"
-#include "lehr/model/olmo3/family.h"
-#include "lehr/model/qwen2/family.h"
-#include "lehr/model/qwen3_dense/family.h"
-#include "lehr/model/qwen3_moe/family.h"
-#include "lehr/model/qwen3_next/family.h"
-#include "lehr/model/smollm3/family.h"
+#include "test/model/families.h"
 
 namespace lehr::model::test {
 
@@ -251,42 +237,8 @@ inline std::string config_json(
       blocks);
 }
 
-inline descriptor::ModelFamilies all_families() {
-  descriptor::ModelFamilies families;
-  families.add(qwen3_dense_family());
-  families.add(qwen3_moe_family());
-  families.add(llama3_family());
-  families.add(olmo2_family());
-  families.add(qwen2_family());
-  families.add(mistral_family());
-  families.add(smollm3_family());
-  families.add(olmo3_family());
-  families.add(gemma3_family());
-  families.add(mixtral_family());
-  families.add(deepseek_v3_family());
-  families.add(glm4_moe_family());
-  families.add(minimax_m2_family());
-  families.add(gpt_oss_family());
-  families.add(qwen3_next_family());
-  return families;
-}
-
 inline descriptor::ModelFamily family_of(const std::string& model_type) {
-  return model_type == "qwen3"         ? qwen3_dense_family()
-         : model_type == "llama"       ? llama3_family()
-         : model_type == "olmo2"       ? olmo2_family()
-         : model_type == "qwen2"       ? qwen2_family()
-         : model_type == "mistral"     ? mistral_family()
-         : model_type == "smollm3"     ? smollm3_family()
-         : model_type == "olmo3"       ? olmo3_family()
-         : model_type == "gemma3_text" ? gemma3_family()
-         : model_type == "mixtral"     ? mixtral_family()
-         : model_type == "gpt_oss"     ? gpt_oss_family()
-         : model_type == "glm4_moe"    ? glm4_moe_family()
-         : model_type == "minimax_m2"  ? minimax_m2_family()
-         : model_type == "deepseek_v3" ? deepseek_v3_family()
-         : model_type == "qwen3_next"  ? qwen3_next_family()
-                                       : qwen3_moe_family();
+  return all_families().at(model_type == "llama" ? "llama3" : model_type == "gemma3_text" ? "gemma3" : model_type);
 }
 
 inline std::unique_ptr<descriptor::ModelArgs> args_of(
