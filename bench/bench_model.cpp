@@ -12,6 +12,7 @@
 #include "lehr/model/qwen3_moe/family.h"
 #include "lehr/pretrained/weights.h"
 #include "lehr/state/weights.h"
+#include "lehr/train/rank_share.h"
 #include "lehr/train/step.h"
 
 namespace lehr::bench {
@@ -57,6 +58,15 @@ BenchModel::BenchModel(const Options& options, mesh::Transport& transport)
   }
   optimizer = std::make_unique<optim::AdamW>(config, names);
   optimizer->allocate(trained);
+}
+
+state::CheckpointContents BenchModel::checkpoint(int64_t step) const {
+  const auto weights = train::share_of_parameters(*model, map_, ranks.context());
+  const auto moments = train::share_of_optimizer(*optimizer, *model, ranks.context());
+  state::CheckpointContents contents{.step = step, .weights = {}};
+  contents.weights.push_back({.tensors = {}, .all = weights.all, .parts = weights.parts});
+  contents.weights.push_back({.stem = "optimizer", .tensors = {}, .all = moments.all, .parts = moments.parts});
+  return contents;
 }
 
 std::vector<double> of_all_ranks(const train::Ranks& ranks, double mine) {

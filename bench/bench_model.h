@@ -8,8 +8,11 @@
 #include "lehr/config/config.h"
 #include "lehr/config/node.h"
 #include "lehr/descriptor/model_args.h"
+#include "lehr/memory/caching_allocator.h"
+#include "lehr/mesh/connect.h"
 #include "lehr/mesh/transport.h"
 #include "lehr/optim/adamw.h"
+#include "lehr/state/checkpoint_contents.h"
 #include "lehr/state/state_map.h"
 #include "lehr/train/ranks.h"
 
@@ -31,6 +34,8 @@ class BenchModel {
 
   at::ScalarType compute_type() const { return dtype_ == "fp32" ? at::kFloat : at::kBFloat16; }
   const state::StateMap& map() const { return map_; }
+  /// Returns the contents of a run's checkpoint: weights and optimizer state.
+  state::CheckpointContents checkpoint(int64_t step) const;
 
   train::Ranks ranks;
   std::unique_ptr<descriptor::ModelArgs> args;
@@ -55,5 +60,30 @@ bool read_options(int argc, char** argv, const ConfigObject& options);
 
 /// Returns the peak resident memory of this process in MB.
 double peak_rss_mb();
+
+/// Calls run(options) with a program's options, and returns the exit code. Reports an error.
+template <class Options, class Run>
+int run_program(int argc, char** argv, const Run& run) {
+  keep_tensor_memory();
+  try {
+    Options options;
+    if (read_options(argc, argv, ConfigObject::of(options))) {
+      run(options);
+    }
+    return 0;
+  } catch (const std::exception& error) {
+    mesh::report_failure(error);
+    return 1;
+  }
+}
+
+/// The same for one rank of a launcher: calls run(options, transport).
+template <class Options, class Run>
+int run_rank(int argc, char** argv, const Run& run) {
+  return run_program<Options>(argc, argv, [&](const Options& options) {
+    const auto transport = mesh::connect_ranks();
+    mesh::run_connected(*transport, [&] { run(options, *transport); });
+  });
+}
 
 }  // namespace lehr::bench

@@ -8,10 +8,7 @@
 #include "bench/bench_model.h"
 #include "lehr/base/error.h"
 #include "lehr/config/json.h"
-#include "lehr/memory/caching_allocator.h"
-#include "lehr/mesh/connect.h"
 #include "lehr/pretrained/weights.h"
-#include "lehr/state/checkpoint_contents.h"
 #include "lehr/state/integrity.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/rank_share.h"
@@ -56,6 +53,7 @@ void read_all(const std::filesystem::path& folder) {
 }
 
 void run(const Options& options, mesh::Transport& transport) {
+  at::set_num_threads(1);
   bench::BenchModel bench({.folder = options.model, .dtype = "fp32"}, transport);
   const auto coordinator = train::make_coordinator(bench.ranks.context(), "checkpoints");
   state::CheckpointStore store(options.folder);
@@ -68,11 +66,7 @@ void run(const Options& options, mesh::Transport& transport) {
   double checked = 0;  // the sum of the weights, which a load must restore
   for (int64_t i = 1; i <= options.runs; ++i) {
     saves.push_back(seconds_of(bench.ranks, [&] {
-      auto weights = train::share_of_parameters(*bench.model, bench.map(), bench.ranks.context());
-      auto moments = train::share_of_optimizer(*bench.optimizer, *bench.model, bench.ranks.context());
-      state::CheckpointContents contents{.step = i, .weights = {}};
-      contents.weights.push_back({.tensors = {}, .all = weights.all, .parts = weights.parts});
-      contents.weights.push_back({.stem = "optimizer", .tensors = {}, .all = moments.all, .parts = moments.parts});
+      const state::CheckpointContents contents = bench.checkpoint(i);
       bytes = state::num_bytes(contents);
       write_checkpoint(store, contents, *coordinator);
     }));
@@ -129,18 +123,5 @@ void run(const Options& options, mesh::Transport& transport) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  keep_tensor_memory();
-  try {
-    Options options;
-    if (!bench::read_options(argc, argv, ConfigObject::of(options))) {
-      return 0;
-    }
-    at::set_num_threads(1);
-    const auto transport = mesh::connect_ranks();
-    mesh::run_connected(*transport, [&] { run(options, *transport); });
-    return 0;
-  } catch (const std::exception& error) {
-    mesh::report_failure(error);
-    return 1;
-  }
+  return bench::run_rank<Options>(argc, argv, run);
 }

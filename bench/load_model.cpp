@@ -12,7 +12,6 @@
 #include "bench/bench_model.h"
 #include "lehr/base/error.h"
 #include "lehr/config/json.h"
-#include "lehr/memory/caching_allocator.h"
 #include "lehr/pretrained/weights.h"
 #include "lehr/state/weights.h"
 
@@ -102,36 +101,29 @@ void load(const std::string& folder, const descriptor::ModelArgs& args) {
   pretrained::load_weights(*model, pretrained::checkpoint_map(args, reader), reader);
 }
 
+void run(const Options& options) {
+  const std::filesystem::path file = std::filesystem::path(options.model) / "model.safetensors";
+  const auto args = bench::families().from_hf_folder(options.model);
+  if (options.cold) {
+    drop(file);
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  if (options.what == "load") {
+    load(options.model, *args);
+  } else if (options.what == "view") {
+    view_tensors(options.model);
+  } else if (options.what == "read") {
+    read_into_one_buffer(file);
+  } else {
+    map_and_touch(file);
+  }
+  Node report = Node::make_table();
+  report.set("seconds", Node(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()));
+  std::puts(to_json(report).c_str());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  keep_tensor_memory();
-  try {
-    Options options;
-    if (!bench::read_options(argc, argv, ConfigObject::of(options))) {
-      return 0;
-    }
-    const std::filesystem::path file = std::filesystem::path(options.model) / "model.safetensors";
-    const auto args = bench::families().from_hf_folder(options.model);
-    if (options.cold) {
-      drop(file);
-    }
-    const auto begin = std::chrono::steady_clock::now();
-    if (options.what == "load") {
-      load(options.model, *args);
-    } else if (options.what == "view") {
-      view_tensors(options.model);
-    } else if (options.what == "read") {
-      read_into_one_buffer(file);
-    } else {
-      map_and_touch(file);
-    }
-    Node report = Node::make_table();
-    report.set("seconds", Node(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()));
-    std::puts(to_json(report).c_str());
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  return bench::run_program<Options>(argc, argv, run);
 }

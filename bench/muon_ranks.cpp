@@ -7,8 +7,6 @@
 #include "bench/bench_model.h"
 #include "lehr/base/error.h"
 #include "lehr/config/json.h"
-#include "lehr/memory/caching_allocator.h"
-#include "lehr/mesh/connect.h"
 #include "lehr/optim/muon.h"
 #include "lehr/shard/whole_tensors.h"
 
@@ -84,6 +82,7 @@ double seconds_of(const train::Ranks& ranks, const Work& work) {
 }
 
 void run(const Options& options, mesh::Transport& transport) {
+  at::set_num_threads(1);
   const train::Ranks ranks(train::ParallelismConfig{}, &transport);
   require(ranks.world_size() > 1, "muon_ranks: start several ranks, as with lehr launch -n 2");
   mesh::DistributedContext& context = *ranks.context();
@@ -142,18 +141,5 @@ void run(const Options& options, mesh::Transport& transport) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  keep_tensor_memory();
-  try {
-    Options options;
-    if (!bench::read_options(argc, argv, ConfigObject::of(options))) {
-      return 0;
-    }
-    at::set_num_threads(1);
-    const auto transport = mesh::connect_ranks();
-    mesh::run_connected(*transport, [&] { run(options, *transport); });
-    return 0;
-  } catch (const std::exception& error) {
-    mesh::report_failure(error);
-    return 1;
-  }
+  return bench::run_rank<Options>(argc, argv, run);
 }

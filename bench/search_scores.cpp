@@ -11,7 +11,6 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/config/json.h"
-#include "lehr/memory/caching_allocator.h"
 #include "lehr/pretrained/weights.h"
 #include "lehr/search/model_space.h"
 #include "lehr/search/scores.h"
@@ -227,15 +226,5 @@ void run(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  keep_tensor_memory();
-  try {
-    Options options;
-    if (bench::read_options(argc, argv, ConfigObject::of(options))) {
-      run(options);
-    }
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  return bench::run_program<Options>(argc, argv, run);
 }

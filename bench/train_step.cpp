@@ -14,10 +14,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/fast_exit.h"
 #include "lehr/config/json.h"
-#include "lehr/memory/caching_allocator.h"
-#include "lehr/mesh/connect.h"
 #include "lehr/state/async_checkpointer.h"
-#include "lehr/train/rank_share.h"
 #include "lehr/train/run_peak.h"
 #include "lehr/train/step.h"
 #include "lehr/train/store_coordinator.h"
@@ -114,14 +111,7 @@ class Saves {
       : bench_(bench),
         writer_(state::CheckpointStore(folder), 1, train::make_coordinator(bench.ranks.context(), "saves")) {}
 
-  void save(int64_t step) {
-    auto weights = train::share_of_parameters(*bench_.model, bench_.map(), bench_.ranks.context());
-    auto moments = train::share_of_optimizer(*bench_.optimizer, *bench_.model, bench_.ranks.context());
-    state::CheckpointContents contents{.step = step, .weights = {}};
-    contents.weights.push_back({.tensors = {}, .all = weights.all, .parts = weights.parts});
-    contents.weights.push_back({.stem = "optimizer", .tensors = {}, .all = moments.all, .parts = moments.parts});
-    writer_.save(contents);
-  }
+  void save(int64_t step) { writer_.save(bench_.checkpoint(step)); }
 
   void wait() { writer_.wait(); }
 
@@ -143,6 +133,10 @@ class Saves {
 };
 
 void run(const Options& options, mesh::Transport& transport) {
+  require(
+      (options.save_every > 0) == !options.save_folder.empty(),
+      "save_every and save_folder: expected both or none of them");
+  at::set_num_threads(static_cast<int>(options.threads));
   bench::BenchModel bench(
       {.folder = options.model,
        .dtype = options.dtype,
@@ -232,28 +226,8 @@ void run(const Options& options, mesh::Transport& transport) {
   report.set("save_write_s", bench::list_of(written));
   std::puts(to_json(report).c_str());
 }
-
-int code_of(int argc, char** argv) {
-  try {
-    Options options;
-    if (!bench::read_options(argc, argv, ConfigObject::of(options))) {
-      return 0;
-    }
-    require(
-        (options.save_every > 0) == !options.save_folder.empty(),
-        "save_every and save_folder: expected both or none of them");
-    at::set_num_threads(static_cast<int>(options.threads));
-    const auto transport = mesh::connect_ranks();
-    mesh::run_connected(*transport, [&] { run(options, *transport); });
-    return 0;
-  } catch (const std::exception& error) {
-    mesh::report_failure(error);
-    return 1;
-  }
-}
 }  // namespace
 
 int main(int argc, char** argv) {
-  keep_tensor_memory();
-  fast_exit(code_of(argc, argv));
+  fast_exit(bench::run_rank<Options>(argc, argv, run));
 }
