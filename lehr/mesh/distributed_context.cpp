@@ -215,9 +215,4 @@ std::string DistributedContext::coordinates() const {
   return parameters_.coordinates(rank());
 }
 
-std::string DistributedContext::log_prefix() const {
-  const std::string place = coordinates();
-  return place.empty() ? "" : fmt::format("[{}] ", place);
-}
-
 }  // namespace lehr::mesh

@@ -95,8 +95,6 @@ class DistributedContext {
 
   /// "dp_shard 1, tp 0": axes of one rank are left out; empty on one device.
   std::string coordinates() const;
-  /// The prefix of a rank's Logger: "[dp_shard 1, tp 0] "; empty on one device.
-  std::string log_prefix() const;
 
  private:
   struct Axis {

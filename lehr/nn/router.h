@@ -77,8 +77,6 @@ class TopKRouterImpl : public Module {
   void update_expert_bias(const at::Tensor& tokens_per_expert, double rate);
 
   int64_t top_k() const { return top_k_; }
-  /// True if the weights of a token's experts are normalized to sum to one.
-  bool renormalizes() const { return renormalize_; }
   const RouterOptions& options() const { return options_; }
 
   Linear gate{nullptr};         // weight (E, H), bias (E) with gate_bias

@@ -1,4 +1,4 @@
-// Reads and writes programs as CSV.
+// Reads programs from CSV.
 #include "lehr/pipeline/program_csv.h"
 
 #include <algorithm>
@@ -93,23 +93,6 @@ Program program_from_csv(std::string_view csv, std::string_view file) {
 
 Program read_program_csv(const std::filesystem::path& path) {
   return program_from_csv(read_file(path), path.string());
-}
-
-std::string program_to_csv(const Program& program) {
-  std::string csv;
-  for (const auto& list : program.ranks) {
-    for (size_t i = 0; i < list.size(); ++i) {
-      csv += i == 0 ? "" : ",";
-      std::string cell = to_string(list[i]);
-      if (list[i].size() > 1) {
-        std::replace(cell.begin(), cell.end(), '|', ';');
-        cell = fmt::format("({}{}", cell, kOverlap);
-      }
-      csv += cell;
-    }
-    csv += '\n';
-  }
-  return csv;
 }
 
 }  // namespace lehr::pipeline

@@ -1,8 +1,7 @@
-// Pipeline programs as CSV files, in the format that PyTorch and torchtitan read and write.
+// Pipeline programs as CSV files, in the format of PyTorch and torchtitan.
 #pragma once
 
 #include <filesystem>
-#include <string>
 #include <string_view>
 
 #include "lehr/pipeline/program.h"
@@ -19,9 +18,5 @@ Program program_from_csv(std::string_view csv, std::string_view file);
 
 /// Like program_from_csv, for a file. Also throws a usage error if the file cannot be read.
 Program read_program_csv(const std::filesystem::path& path);
-
-/// Writes `program` with one line per rank, in PyTorch's format: "compute_comms" if the program has communication,
-/// "compute_only" if not.
-std::string program_to_csv(const Program& program);
 
 }  // namespace lehr::pipeline

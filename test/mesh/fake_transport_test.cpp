@@ -15,7 +15,6 @@ TEST(FakeTransport, EveryRankHoldsTheTensorsOfThisRank) {
   const auto transport = fake_transport(5, 8);
   DistributedContext context({.data_parallel_shard = 4, .tensor_parallel = 2}, *transport);
   EXPECT_EQ(context.coordinates(), "dp_shard 2, tp 1");
-  EXPECT_EQ(context.log_prefix(), "[dp_shard 2, tp 1] ");
   const Group& shard = context.group(axis::dp_shard);
   const at::Tensor x = at::arange(4, at::kDouble);
   EXPECT_TRUE(at::equal(all_gather(x, shard, 0), at::cat({x, x, x, x})));

@@ -370,7 +370,7 @@ TEST(ConnectRanks, OneRankNeedsNoConnection) {
   at::Tensor x = at::ones({1});
   context.world().all_reduce(x);
   EXPECT_EQ(x.item<double>(), 1.0);
-  EXPECT_EQ(context.log_prefix(), "");
+  EXPECT_EQ(context.coordinates(), "");
 }
 
 TEST(GlooTransport, AnAddressWhereNobodyAnswersIsNamed) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "lehr/base/error.h"
@@ -19,17 +20,19 @@ std::string csv_refusal(std::string_view csv) {
   return error_of([&] { program_from_csv(csv, "my.csv"); });
 }
 
-TEST(ProgramCsv, ReadsBackWhatItWrites) {
+std::string csv_of(const Program& program) {
+  std::string csv = to_text(program);
+  std::replace(csv.begin(), csv.end(), ' ', ',');
+  return csv;
+}
+
+TEST(ProgramCsv, ReadsTheActionsOfEverySchedule) {
   for (const ScheduleInfo& info : all_schedules()) {
     const Program program = build_program({info.schedule, 3, info.default_stages_per_rank, 7});
     const Program whole = add_communication(program);
-    EXPECT_EQ(program_from_csv(program_to_csv(program), "compute only"), whole) << info.name;
-    EXPECT_EQ(program_from_csv(program_to_csv(whole), "with communication"), whole) << info.name;
+    EXPECT_EQ(program_from_csv(csv_of(program), "compute only"), whole) << info.name;
+    EXPECT_EQ(program_from_csv(csv_of(whole), "with communication"), whole) << info.name;
   }
-}
-
-TEST(ProgramCsv, WritesOverlappedEntriesLikePyTorch) {
-  EXPECT_EQ(program_to_csv(parse_program("0F0 0F1|0B0 0I1 0W1")), "0F0,(0F1;0B0)OVERLAP_F_B,0I1,0W1\n");
 }
 
 TEST(ProgramCsv, ReadsEmptyCellsOtherLineEndsAndBothFormsOfOverlap) {
