@@ -9,10 +9,6 @@
 namespace lehr::shard {
 namespace {
 
-double difference(const at::Tensor& a, const at::Tensor& b) {
-  return a.numel() == 0 ? 0 : ((a - b).abs().max() / b.abs().max().clamp_min(1e-3)).item<double>();
-}
-
 // Counts how many parameters forward reads from the memory of the sharded values.
 class Readers : public nn::CallHook {
  public:
@@ -52,16 +48,7 @@ int64_t percent_read_in_place(
       update(model);
     }
     EXPECT_EQ(sharded.gathered_bytes(), 0);
-    for (const auto& [name, parameter] : nn::named_parameters(model)) {
-      const at::Tensor gradient = expected.gradients.at(name);
-      const at::Tensor& value = parameter->value();
-      EXPECT_LT(difference(value, narrow_to(expected.values.at(name), parameter->box())), kTolerance) << name;
-      EXPECT_EQ(value.grad().defined(), gradient.defined()) << name;
-      if (gradient.defined() && value.grad().defined()) {
-        EXPECT_EQ(value.grad().device(), value.device());
-        EXPECT_LT(difference(value.grad(), narrow_to(gradient, parameter->box())), kTolerance) << name;
-      }
-    }
+    expect_equal(model, expected);
     read += readers->read;
     own += readers->own;
   });

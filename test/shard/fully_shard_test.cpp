@@ -8,13 +8,6 @@
 namespace lehr::shard {
 namespace {
 
-double difference(const at::Tensor& a, const at::Tensor& b) {
-  if (a.numel() == 0) {
-    return 0;
-  }
-  return ((a - b).abs().max() / b.abs().max().clamp_min(1e-3)).item<double>();
-}
-
 struct Case {
   mesh::DeviceMeshParameters mesh;
   StackOptions stack = {};
@@ -25,36 +18,14 @@ struct Case {
 };
 
 void expect_equal_to_one_device(const Case& c, const Prepare& prepare = {}) {
-  SCOPED_TRACE(c.mesh.describe());
-  const Trained expected = train_on_one_device(c.stack, prepare);
-  on_mesh(c.mesh, [&](mesh::DistributedContext& context) {
-    Stack model(c.stack);
-    if (prepare) {
-      prepare(model);
-    }
-    FullyShardOptions options = kDouble;
-    options.reshard_after_forward = c.policy;
-    options.bucket_bytes = c.bucket_bytes;
-    options.reduce_each_microbatch = c.reduce_each_microbatch;
-    FullySharded sharded = fully_shard(context, model, model.units(), options);
-    nn::materialize(model, at::kCPU, at::kDouble);
-    model.reset_parameters({.seed = 3});
-    for (int64_t step = 0; step < kSteps; ++step) {
-      const double loss = step_on_rank(context, model, sharded, step, c.microbatches);
-      EXPECT_NEAR(loss, expected.losses[static_cast<size_t>(step)], kTolerance * loss) << step;
-      update(model);
-    }
-    EXPECT_EQ(sharded.gathered_bytes(), 0);
-    for (const auto& [name, parameter] : nn::named_parameters(model)) {
-      const at::Tensor gradient = expected.gradients.at(name);
-      ASSERT_EQ(parameter->value().grad().defined(), gradient.defined()) << name;
-      EXPECT_LT(difference(parameter->value(), narrow_to(expected.values.at(name), parameter->box())), kTolerance)
-          << name;
-      if (gradient.defined()) {
-        EXPECT_LT(difference(parameter->value().grad(), narrow_to(gradient, parameter->box())), kTolerance) << name;
-      }
-    }
-  });
+  FullyShardOptions options = kDouble;
+  options.reshard_after_forward = c.policy;
+  options.bucket_bytes = c.bucket_bytes;
+  options.reduce_each_microbatch = c.reduce_each_microbatch;
+  expect_equal_to_one_device(
+      c.mesh, c.stack, options, prepare, [&](auto& context, Stack& model, FullySharded& sharded, int64_t step) {
+        return step_on_rank(context, model, sharded, step, c.microbatches);
+      });
 }
 
 std::vector<mesh::DeviceMeshParameters> meshes() {

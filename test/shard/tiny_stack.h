@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 
 #include "lehr/nn/activation_checkpoint.h"
@@ -206,6 +207,55 @@ inline double step_on_rank(
   }
   context.world().all_reduce(total);
   return total.item<double>();
+}
+
+// Values and gradients are those of one device, relative to the largest number of the whole tensor.
+inline void expect_equal(torch::nn::Module& model, const Trained& expected) {
+  const at::NoGradGuard no_grad;
+  const auto difference = [](const at::Tensor& part, const at::Tensor& whole, const Box& box) {
+    return part.numel() == 0
+               ? 0
+               : ((part - narrow_to(whole, box)).abs().max() / whole.abs().max().clamp_min(1e-3)).item<double>();
+  };
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    const at::Tensor &value = parameter->value(), &gradient = expected.gradients.at(name);
+    EXPECT_LT(difference(value, expected.values.at(name), parameter->box()), kTolerance) << name;
+    ASSERT_EQ(value.grad().defined(), gradient.defined()) << name;
+    if (gradient.defined()) {
+      EXPECT_EQ(value.grad().device(), value.device());
+      EXPECT_LT(difference(value.grad(), gradient, parameter->box()), kTolerance) << name;
+    }
+  }
+}
+
+// One step on a rank; returns the loss over all ranks.
+using Step =
+    std::function<double(mesh::DistributedContext& context, Stack& model, FullySharded& sharded, int64_t step)>;
+
+inline void expect_equal_to_one_device(
+    const mesh::DeviceMeshParameters& mesh,
+    const StackOptions& stack,
+    const FullyShardOptions& options,
+    const Prepare& prepare,
+    const Step& step_on_one) {
+  SCOPED_TRACE(mesh.describe());
+  const Trained expected = train_on_one_device(stack, prepare);
+  on_mesh(mesh, [&](mesh::DistributedContext& context) {
+    Stack model(stack);
+    if (prepare) {
+      prepare(model);
+    }
+    FullySharded sharded = fully_shard(context, model, model.units(), options);
+    nn::materialize(model, at::kCPU, at::kDouble);
+    model.reset_parameters({.seed = 3});
+    for (int64_t step = 0; step < kSteps; ++step) {
+      const double loss = step_on_one(context, model, sharded, step);
+      EXPECT_NEAR(loss, expected.losses[static_cast<size_t>(step)], kTolerance * loss) << step;
+      update(model);
+    }
+    EXPECT_EQ(sharded.gathered_bytes(), 0);
+    expect_equal(model, expected);
+  });
 }
 
 }  // namespace lehr::shard

@@ -13,42 +13,14 @@ struct Case {
   int64_t bucket_bytes = 25 << 20;
 };
 
-// Relative to the largest number of the whole tensor.
-double difference(const at::Tensor& actual, const at::Tensor& whole, const Box& box) {
-  const at::Tensor part = narrow_to(whole, box);
-  const at::NoGradGuard no_grad;
-  return part.numel() == 0 ? 0 : ((actual - part).abs().max() / whole.abs().max().clamp_min(1e-3)).item<double>();
-}
-
 void expect_equal_to_one_device(const Case& c, const Prepare& prepare = {}) {
-  SCOPED_TRACE(c.mesh.describe());
-  const Trained expected = train_on_one_device(c.stack, prepare);
-  on_mesh(c.mesh, [&](mesh::DistributedContext& context) {
-    Stack model(c.stack);
-    if (prepare) {
-      prepare(model);
-    }
-    FullyShardOptions options = kDouble;
-    options.reshard_after_forward = c.policy;
-    options.bucket_bytes = c.bucket_bytes;
-    FullySharded sharded = fully_shard(context, model, model.units(), options);
-    nn::materialize(model, at::kCPU, at::kDouble);
-    model.reset_parameters({.seed = 3});
-    for (int64_t step = 0; step < kSteps; ++step) {
-      const double loss = step_in_halves(context, model, sharded, step, *c.acts);
-      EXPECT_NEAR(loss, expected.losses[static_cast<size_t>(step)], kTolerance * loss) << step;
-      update(model);
-    }
-    EXPECT_EQ(sharded.gathered_bytes(), 0);
-    for (const auto& [name, parameter] : nn::named_parameters(model)) {
-      const at::Tensor gradient = expected.gradients.at(name);
-      ASSERT_EQ(parameter->value().grad().defined(), gradient.defined()) << name;
-      EXPECT_LT(difference(parameter->value(), expected.values.at(name), parameter->box()), kTolerance) << name;
-      if (gradient.defined()) {
-        EXPECT_LT(difference(parameter->value().grad(), gradient, parameter->box()), kTolerance) << name;
-      }
-    }
-  });
+  FullyShardOptions options = kDouble;
+  options.reshard_after_forward = c.policy;
+  options.bucket_bytes = c.bucket_bytes;
+  expect_equal_to_one_device(
+      c.mesh, c.stack, options, prepare, [&](auto& context, Stack& model, FullySharded& sharded, int64_t step) {
+        return step_in_halves(context, model, sharded, step, *c.acts);
+      });
 }
 
 TEST(FullyShardSplitBackward, TrainsLikeOneDeviceOnEveryMesh) {
