@@ -8,6 +8,7 @@
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
 #include "test/shard/one_device.h"
+#include "test/shard/plans.h"
 
 namespace lehr::model {
 namespace {
@@ -46,26 +47,6 @@ class Parallelize : public ::testing::Test {};
 using Families = ::testing::Types<Qwen3, Qwen3Moe, Llama, Olmo2, Gemma3>;
 TYPED_TEST_SUITE(Parallelize, Families);
 
-template <class Parameters>
-Parameters small_backbone() {
-  Parameters p{};
-  p.layer.hidden_size = 8;
-  p.layer.intermediate_size = 12;
-  p.layer.num_attention_heads = 8;
-  p.layer.num_key_value_heads = 4;
-  p.layer.rms_norm_eps = 1e-6;
-  p.layer.head_dim = 4;
-  if constexpr (requires { p.layer.moe; }) {
-    p.layer.moe = {.num_experts = 5, .num_experts_per_tok = 2, .moe_intermediate_size = 12, .mlp_only_layers = {1}};
-  }
-  p.num_hidden_layers = 2;
-  p.rope_base = 100;
-  p.max_position_ids = 64;
-  p.split_vocab_size = {{"base", 13}, {"added", 4}};
-  p.split_vocab_order = {"base", "added"};
-  return p;
-}
-
 template <class Model>
 Model build(
     const typename Model::Impl::Parameters& params,
@@ -78,7 +59,7 @@ Model build(
 template <class Model>
 typename Model::Impl::Parameters small() {
   typename Model::Impl::Parameters params{};
-  params.model = small_backbone<decltype(params.model)>();
+  params.model = shard::test::small_backbone<decltype(params.model)>(12, 5);
   return params;
 }
 

@@ -30,16 +30,20 @@ inline std::string problem_of(const std::function<void()>& body) {
 }
 
 template <class Parameters>
-Parameters small_backbone() {
+Parameters small_backbone(int64_t intermediate_size = 16, int64_t num_experts = 8) {
   Parameters p{};
   p.layer.hidden_size = 8;
-  p.layer.intermediate_size = 16;
+  p.layer.intermediate_size = intermediate_size;
   p.layer.num_attention_heads = 8;
   p.layer.num_key_value_heads = 4;
   p.layer.rms_norm_eps = 1e-6;
   p.layer.head_dim = 4;
   if constexpr (requires { p.layer.moe; }) {
-    p.layer.moe = {.num_experts = 8, .num_experts_per_tok = 2, .moe_intermediate_size = 16, .mlp_only_layers = {1}};
+    p.layer.moe = {
+        .num_experts = num_experts,
+        .num_experts_per_tok = 2,
+        .moe_intermediate_size = intermediate_size,
+        .mlp_only_layers = {1}};
   }
   p.num_hidden_layers = 2;
   p.rope_base = 100;
