@@ -30,6 +30,18 @@ struct Mesh {
   }
 };
 
+/// A run of a family on a mesh.
+struct Case {
+  std::string family;  // and what is special about the model
+  Mesh mesh;
+  std::string name = {};     // of what is special about the run on the mesh
+  Overrides overrides = {};  // there only
+};
+
+inline void PrintTo(const Case& one, std::ostream* out) {
+  *out << one.family << "_" << one.mesh.name() << one.name;
+}
+
 /// All meshes of at most eight ranks with degrees 1, 2 and 4, of one stage.
 std::vector<Mesh> every_mesh(bool experts);
 

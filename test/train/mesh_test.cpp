@@ -14,6 +14,7 @@ namespace lehr::train {
 namespace {
 
 using testing::all_meshes;
+using testing::Case;
 using testing::every_mesh;
 using testing::every_nth;
 using testing::expect_equal;
@@ -27,15 +28,6 @@ using testing::Outcome;
 using testing::outcome_of;
 using testing::tiny_run;
 using testing::train_on;
-
-struct Case {
-  std::string family;
-  Mesh mesh;
-};
-
-void PrintTo(const Case& one, std::ostream* out) {
-  *out << one.family << "_" << one.mesh.name();
-}
 
 // Every kind of mesh is among those with at most four ranks, and those of eight with three degrees of 2.
 bool stands_for_its_kind(const Mesh& mesh) {
@@ -156,7 +148,7 @@ const Outcome& alone(const std::string& name) {
 }
 
 TEST_P(EveryMesh, EqualsOneDevice) {
-  const auto& [name, mesh] = GetParam();
+  const auto& [name, mesh, what, overrides] = GetParam();
   const Folder folder;
   const auto config = tiny_run(folder.path(), run_of(name));
   train_on(mesh, config);

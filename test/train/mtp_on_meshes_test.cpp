@@ -6,6 +6,7 @@
 namespace lehr::train {
 namespace {
 
+using testing::Case;
 using testing::every_nth;
 using testing::expect_equal;
 using testing::family;
@@ -15,17 +16,6 @@ using testing::Outcome;
 using testing::outcome_of;
 using testing::tiny_run;
 using testing::train_on;
-
-struct Case {
-  std::string model;  // a family, and what is special about it
-  Mesh mesh;
-  std::string name = {};     // of what is special about the mesh
-  Overrides overrides = {};  // there only
-};
-
-void PrintTo(const Case& one, std::ostream* out) {
-  *out << one.model << "_" << one.mesh.name() << one.name;
-}
 
 // Four layers for pipelines of up to four stages, and few sequences per step, since the runs are many. The suffix
 // "_tied" asks for tied embeddings.

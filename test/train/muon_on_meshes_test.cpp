@@ -8,6 +8,7 @@
 namespace lehr::train {
 namespace {
 
+using testing::Case;
 using testing::every_nth;
 using testing::expect_equal;
 using testing::family;
@@ -18,17 +19,6 @@ using testing::Outcome;
 using testing::outcome_of;
 using testing::tiny_run;
 using testing::train_on;
-
-struct Case {
-  std::string family;
-  Mesh mesh;
-  std::string name = {};     // of what is special about it
-  Overrides overrides = {};  // on the mesh only
-};
-
-void PrintTo(const Case& one, std::ostream* out) {
-  *out << one.family << "_" << one.mesh.name() << one.name;
-}
 
 // The suffix "_deep" asks for as many layers as four pipeline stages need.
 Overrides run_of(const std::string& name, const Overrides& more = {}) {
