@@ -48,34 +48,6 @@ Node rope_table(double theta, const nn::RopeScaling& scaling) {
 }
 }  // namespace
 
-std::optional<std::vector<bool>> read_layer_types(const Node& config, int64_t num_hidden_layers) {
-  const Node* types = config.find("layer_types");
-  if (types == nullptr || types->is_null()) {
-    return std::nullopt;
-  }
-  require_size(config.origin() + ": ", "num_hidden_layers", num_hidden_layers, kMostLayers);
-  require(
-      static_cast<int64_t>(types->items().size()) == num_hidden_layers,
-      "{}: layer_types: expected one per layer ({}, num_hidden_layers), found {}",
-      config.origin(),
-      num_hidden_layers,
-      types->size());
-  std::vector<bool> sliding;
-  for (const Node& type : types->items()) {
-    const std::string name = type.as_string();
-    require(
-        name == kSliding || name == kFull,
-        "{}: layer_types[{}]: expected {} or {}, found {}",
-        config.origin(),
-        sliding.size(),
-        kFull,
-        kSliding,
-        name);
-    sliding.push_back(name == kSliding);
-  }
-  return sliding;
-}
-
 void write_layer_types(const DecoderConfig& shape, Node& node) {
   Node types = Node::make_list();
   for (int64_t layer = 0; layer < shape.num_hidden_layers; ++layer) {

@@ -1,19 +1,12 @@
 // The keys of config.json for differences between layers: layer_types, and rotary positions by kind of layer.
 #pragma once
 
-#include <optional>
-#include <vector>
-
 #include "lehr/config/node.h"
 #include "lehr/model/layer_pattern.h"
 
 namespace lehr::model {
 
 struct DecoderConfig;
-
-/// Reads layer_types of config.json, one "sliding_attention" or "full_attention" per layer; nullopt without the key.
-/// Throws a usage error that names the layer for another type, and for another number of layers.
-std::optional<std::vector<bool>> read_layer_types(const Node& config, int64_t num_hidden_layers);
 
 /// Writes layer_types and sliding_window.
 void write_layer_types(const DecoderConfig& shape, Node& node);

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "lehr/config/node.h"
 #include "lehr/nn/rotary.h"
 
 namespace lehr::model {
@@ -42,5 +44,13 @@ LayerPattern with_window(std::optional<int64_t> window);
 
 /// A pattern that marks all layers but every `interval`-th.
 std::vector<bool> all_but_every(int64_t interval);
+
+/// Reads layer_types of config.json, one `type` (true) or "full_attention" per layer; nullopt without the key. Throws a
+/// usage error that names the layer for another type than those of `expected`, and for another number of layers.
+std::optional<std::vector<bool>> read_layer_types(
+    const Node& config,
+    int64_t num_hidden_layers,
+    const std::string& type = "sliding_attention",
+    const std::string& expected = "full_attention or sliding_attention");
 
 }  // namespace lehr::model

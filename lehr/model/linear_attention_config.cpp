@@ -14,32 +14,12 @@ constexpr const char* kLinear = "linear_attention";
 constexpr const char* kFullAttention = "full_attention";
 
 std::vector<bool> read_layers(const Node& config, int64_t num_hidden_layers) {
-  const Node* types = config.find("layer_types");
-  if (types == nullptr || types->is_null()) {
-    const int64_t interval = int_or(config, "full_attention_interval", 4);
-    require_size(config.origin() + ": ", "full_attention_interval", interval, kMostLayers);
-    return all_but_every(interval);
+  if (const auto linear = read_layer_types(config, num_hidden_layers, kLinear, "linear_attention or full_attention")) {
+    return *linear;
   }
-  require(
-      static_cast<int64_t>(types->items().size()) == num_hidden_layers && num_hidden_layers > 0,
-      "{}: layer_types: expected one per layer ({}, num_hidden_layers), found {}",
-      config.origin(),
-      num_hidden_layers,
-      types->size());
-  std::vector<bool> linear;
-  for (const Node& type : types->items()) {
-    const std::string name = type.as_string();
-    require(
-        name == kLinear || name == kFullAttention,
-        "{}: layer_types[{}]: expected {} or {}, found {}",
-        config.origin(),
-        linear.size(),
-        kLinear,
-        kFullAttention,
-        name);
-    linear.push_back(name == kLinear);
-  }
-  return linear;
+  const int64_t interval = int_or(config, "full_attention_interval", 4);
+  require_size(config.origin() + ": ", "full_attention_interval", interval, kMostLayers);
+  return all_but_every(interval);
 }
 }  // namespace
 
