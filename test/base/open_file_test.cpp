@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "lehr/base/file.h"
+#include "test/base/error_of.h"
 #include "test/base/temporary_folder.h"
-#include "test/base/usage_error.h"
 
 namespace lehr {
 namespace {

@@ -7,7 +7,7 @@
 #include "lehr/config/command_line.h"
 #include "lehr/config/json.h"
 #include "lehr/config/toml.h"
-#include "test/base/usage_error.h"
+#include "test/base/error_of.h"
 
 namespace lehr {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 #include "test/descriptor/blocks.h"
 
 namespace lehr::descriptor {

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "lehr/config/json.h"
-#include "test/base/usage_error.h"
+#include "test/base/error_of.h"
 #include "test/descriptor/blocks.h"
 
 namespace lehr::descriptor {

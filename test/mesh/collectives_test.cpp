@@ -8,7 +8,7 @@
 #include "lehr/base/error.h"
 #include "lehr/mesh/distributed_context.h"
 #include "lehr/mesh/thread_transport.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 
 namespace lehr::mesh {
 namespace {

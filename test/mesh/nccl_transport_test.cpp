@@ -15,7 +15,7 @@
 #include "lehr/mesh/distributed_context.h"
 #include "lehr/mesh/thread_backend.h"
 #include "lehr/mesh/thread_transport.h"
-#include "test/base/usage_error.h"
+#include "test/base/error_of.h"
 
 namespace lehr::mesh {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "lehr/mesh/backend_variables.h"
-#include "test/base/usage_error.h"
+#include "test/base/error_of.h"
 
 namespace lehr::mesh {
 namespace {

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
-#include "test/base/usage_error.h"
+#include "test/base/error_of.h"
 
 namespace lehr::mesh {
 namespace {

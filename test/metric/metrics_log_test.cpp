@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "lehr/base/error.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 
 namespace lehr::metric {
 namespace {

@@ -16,7 +16,7 @@
 #include "lehr/model/qwen2/family.h"
 #include "lehr/model/qwen3_next/family.h"
 #include "lehr/model/smollm3/family.h"
-#include "test/base/usage_error.h"
+#include "test/base/error_of.h"
 
 namespace lehr::model {
 namespace {

@@ -7,7 +7,7 @@
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 #include "test/model/plain_decoder.h"
 #include "test/shard/one_device.h"
 

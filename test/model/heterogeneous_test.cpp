@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 #include "test/model/plain_decoder.h"
 #include "test/shard/one_device.h"
 

@@ -12,7 +12,7 @@
 #include "lehr/model/mixtral/family.h"
 #include "lehr/model/smollm3/family.h"
 #include "lehr/nn/moe.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 #include "test/model/changed_config.h"
 
 namespace lehr::model {

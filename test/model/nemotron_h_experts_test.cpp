@@ -4,7 +4,7 @@
 #include <tuple>
 
 #include "lehr/descriptor/model_descriptor.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 #include "test/model/nemotron_h.h"
 
 namespace lehr::model {

@@ -6,7 +6,7 @@
 #include "lehr/base/autograd_function.h"
 #include "lehr/ops/linear/linear.h"
 #include "lehr/ops/weight_gradients.h"
-#include "test/base/usage_error.h"
+#include "test/base/error_of.h"
 #include "test/ops/gradients.h"
 
 namespace lehr::ops {

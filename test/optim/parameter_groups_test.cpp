@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "lehr/base/error.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 
 namespace lehr::optim {
 namespace {

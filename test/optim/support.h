@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lehr/optim/optimizer.h"
-#include "test/base/usage_error.h"
+#include "test/base/error_of.h"
 
 namespace lehr::optim::testing_support {
 

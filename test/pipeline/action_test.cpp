@@ -4,8 +4,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/pipeline/program.h"
-#include "test/base/any_error.h"
-#include "test/base/usage_error.h"
+#include "test/base/error_of.h"
 
 namespace lehr::pipeline {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "lehr/pipeline/communication.h"
 #include "lehr/pipeline/schedules.h"
-#include "test/base/usage_error.h"
+#include "test/base/error_of.h"
 
 namespace lehr::pipeline {
 namespace {

@@ -12,7 +12,7 @@
 #include "lehr/ops/weight_gradients.h"
 #include "lehr/pipeline/communication.h"
 #include "lehr/pipeline/schedules.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 
 namespace lehr::pipeline {
 namespace {

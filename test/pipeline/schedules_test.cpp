@@ -5,7 +5,7 @@
 #include "lehr/base/error.h"
 #include "lehr/pipeline/check_program.h"
 #include "lehr/pipeline/communication.h"
-#include "test/base/usage_error.h"
+#include "test/base/error_of.h"
 
 namespace lehr::pipeline {
 namespace {

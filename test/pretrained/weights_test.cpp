@@ -9,7 +9,7 @@
 #include "lehr/pretrained/model_folder.h"
 #include "lehr/state/safetensors_writer.h"
 #include "lehr/state/weights.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 #include "test/train/support.h"
 
 namespace lehr::pretrained {

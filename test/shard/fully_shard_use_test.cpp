@@ -6,7 +6,7 @@
 #include "lehr/base/error.h"
 #include "lehr/mesh/fake_transport.h"
 #include "lehr/shard/fully_shard.h"
-#include "test/base/usage_error.h"
+#include "test/base/error_of.h"
 #include "tiny_stack.h"
 
 namespace lehr::shard {

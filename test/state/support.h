@@ -13,7 +13,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/torch.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 #include "test/base/temporary_folder.h"
 
 namespace lehr::state {

@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "test/base/usage_error.h"
+#include "test/base/error_of.h"
 #include "test/train/support.h"
 
 namespace lehr::train {

@@ -5,7 +5,7 @@
 
 #include <cstdlib>
 
-#include "test/base/usage_error.h"
+#include "test/base/error_of.h"
 
 namespace lehr::train {
 namespace {

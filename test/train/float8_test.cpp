@@ -5,7 +5,7 @@
 
 #include "lehr/metric/metrics_log.h"
 #include "lehr/nn/float8.h"
-#include "test/base/usage_error.h"
+#include "test/base/error_of.h"
 #include "test/train/support.h"
 
 namespace lehr::train {

@@ -3,7 +3,7 @@
 
 #include "lehr/config/json.h"
 #include "lehr/state/safetensors_writer.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 #include "test/train/mesh_support.h"
 
 namespace lehr::train {

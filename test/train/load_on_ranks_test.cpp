@@ -8,7 +8,7 @@
 #include "lehr/base/error.h"
 #include "lehr/train/generate.h"
 #include "lehr/train/validate.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 #include "test/train/mesh_support.h"
 
 namespace lehr::train {

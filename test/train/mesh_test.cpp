@@ -7,7 +7,7 @@
 #include <mutex>
 #include <set>
 
-#include "test/base/usage_error.h"
+#include "test/base/error_of.h"
 #include "test/train/mesh_support.h"
 
 namespace lehr::train {

@@ -8,7 +8,7 @@
 #include "lehr/pretrained/weights.h"
 #include "lehr/train/distillation.h"
 #include "lehr/train/future_tokens.h"
-#include "test/base/usage_error.h"
+#include "test/base/error_of.h"
 #include "test/model/plain_decoder.h"
 #include "test/shard/one_device.h"
 #include "test/train/support.h"

@@ -11,7 +11,7 @@
 #include "lehr/train/precision.h"
 #include "lehr/train/profiler.h"
 #include "lehr/train/step_profile.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 #include "test/train/mesh_support.h"
 
 namespace lehr::train::testing {

@@ -12,7 +12,7 @@
 #include "lehr/peft/adapter_names.h"
 #include "lehr/train/build_stage.h"
 #include "test/all_meshes.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 #include "test/train/support.h"
 
 namespace lehr::train {

@@ -5,7 +5,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 #include "test/train/given_batches.h"
 #include "test/train/mesh_support.h"
 

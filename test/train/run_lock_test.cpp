@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "lehr/base/error.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 #include "test/train/support.h"
 
 namespace lehr::train {

@@ -13,7 +13,7 @@
 #include "lehr/train/find_checkpoint.h"
 #include "lehr/train/run_changes.h"
 #include "lehr/train/run_checkpoint.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 #include "test/train/sharded_support.h"
 
 namespace lehr::train {

@@ -1,7 +1,7 @@
 // Runs whose loss reads snapshots of hidden states: on a mesh they equal one device.
 #include <gmock/gmock.h>
 
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 #include "test/train/mesh_support.h"
 
 namespace lehr::train {

@@ -7,7 +7,7 @@
 #include "lehr/config/json.h"
 #include "lehr/metric/metrics_log.h"
 #include "lehr/pretrained/model_folder.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 #include "test/train/support.h"
 
 namespace lehr::train {

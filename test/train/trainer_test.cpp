@@ -6,7 +6,7 @@
 #include "lehr/base/file.h"
 #include "lehr/metric/metrics_log.h"
 #include "lehr/state/weights.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 #include "test/train/support.h"
 
 namespace lehr::train {

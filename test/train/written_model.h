@@ -11,7 +11,7 @@
 #include "lehr/base/file.h"
 #include "lehr/pretrained/weights.h"
 #include "lehr/state/safetensors_writer.h"
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 #include "test/model/heterogeneous.h"
 #include "test/train/support.h"
 
