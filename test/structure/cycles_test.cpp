@@ -4,18 +4,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <regex>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "tree.h"
+
 namespace {
 
-namespace fs = std::filesystem;
 using Includes = std::map<std::string, std::set<std::string>>;  // both without extensions: "lehr/nn/linear"
 
 std::string without_extension(const std::string& path) {
@@ -23,19 +21,14 @@ std::string without_extension(const std::string& path) {
 }
 
 /// The includes of all sources below lehr/.
-Includes read_includes(const fs::path& root) {
+Includes read_includes() {
   static const std::regex kInclude(R"rx(^#include "(lehr/[^"]+)".*)rx");
-  static const std::set<std::string> kExtensions = {".h", ".cpp", ".cu", ".inl"};
   Includes includes;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root / "lehr")) {
-    if (kExtensions.count(entry.path().extension().string()) == 0) {
-      continue;
-    }
-    const std::string file = without_extension(fs::relative(entry.path(), root).generic_string());
+  for (const std::string& path : files_below({"lehr"})) {
+    const std::string file = without_extension(path);
     std::set<std::string>& used = includes[file];
-    std::ifstream stream(entry.path());
     std::smatch match;
-    for (std::string line; std::getline(stream, line);) {
+    for (const std::string& line : read_lines(kRoot / path)) {
       if (std::regex_match(line, match, kInclude) && without_extension(match[1]) != file) {
         used.insert(without_extension(match[1]));
       }
@@ -87,7 +80,7 @@ std::vector<std::string> cycles_of(const Includes& includes) {
 }
 
 TEST(Includes, HaveNoCycle) {
-  const Includes includes = read_includes(LEHR_SOURCE_DIR);
+  const Includes includes = read_includes();
   EXPECT_GT(includes.size(), 400u);
   EXPECT_THAT(cycles_of(includes), testing::IsEmpty())
       << "move what both need into a file of its own, or declare it forward";

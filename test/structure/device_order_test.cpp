@@ -6,21 +6,12 @@
 // before they build a model; tests load it in their main(). So nothing else may ask.
 #include <gmock/gmock.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
-namespace {
-namespace fs = std::filesystem;
+#include "tree.h"
 
-const fs::path kRoot = LEHR_SOURCE_DIR;
-std::string read(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
+namespace {
 
 // The position of the first call of one of these functions.
 size_t first_call(const std::string& text, const std::vector<std::string>& functions) {
@@ -46,11 +37,9 @@ size_t first_question(const std::string& text) {
 
 TEST(DeviceOrder, OnlyTheChoiceOfTheDeviceAndTheEndOfAProgramAskForAccelerators) {
   std::vector<std::string> asking;
-  for (const char* folder : {"app", "lehr"}) {
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kRoot / folder)) {
-      if (entry.is_regular_file() && first_question(read(entry.path())) != std::string::npos) {
-        asking.push_back(fs::relative(entry.path(), kRoot).generic_string());
-      }
+  for (const std::string& file : files_below({"app", "lehr"})) {
+    if (first_question(read(kRoot / file)) != std::string::npos) {
+      asking.push_back(file);
     }
   }
   EXPECT_THAT(asking, ::testing::UnorderedElementsAre("lehr/base/fast_exit.cpp", "lehr/train/device.cpp"));

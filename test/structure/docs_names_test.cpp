@@ -3,21 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cctype>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <regex>
 #include <set>
 #include <sstream>
 #include <string>
 #include <vector>
 
-namespace {
+#include "tree.h"
 
-namespace fs = std::filesystem;
-const fs::path kRoot = LEHR_SOURCE_DIR;
+namespace {
 
 /// Files and names of other projects, files that are made, and placeholders.
 const std::set<std::string> kOthers = {
@@ -36,11 +31,6 @@ const std::set<std::string> kOthers = {
     "train_grad_norms",  // a tensor whose name is made from two parts
     "notes.md"};
 const std::set<std::string> kOtherScopes = {"torch", "at", "c10", "std"};
-
-std::string read(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 /// The tree's files and folders, relative to the root; without build output and hidden folders.
 std::set<std::string> paths() {

@@ -2,26 +2,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <regex>
 #include <string>
 #include <vector>
 
+#include "tree.h"
+
 namespace {
-
-namespace fs = std::filesystem;
-const fs::path kRoot = LEHR_SOURCE_DIR;
-
-std::vector<std::string> read_lines(const fs::path& path) {
-  std::ifstream file(path);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);) {
-    lines.push_back(line);
-  }
-  return lines;
-}
 
 /// Every page of the documentation, relative to the root.
 std::vector<fs::path> pages() {

@@ -3,22 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <regex>
 #include <set>
 #include <string>
 
+#include "tree.h"
+
 namespace {
-
-namespace fs = std::filesystem;
-const fs::path kRoot = LEHR_SOURCE_DIR;
-
-std::string read(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 /// What the group of the pattern matches in the text.
 std::set<std::string> found_in(const std::string& text, const std::string& pattern) {

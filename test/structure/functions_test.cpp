@@ -2,20 +2,15 @@
 // are removed first, and a brace opens a function if what stands before it has parentheses and is no type or namespace.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cctype>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <regex>
 #include <set>
 #include <string>
 #include <vector>
 
-namespace {
+#include "tree.h"
 
-namespace fs = std::filesystem;
-const fs::path kRoot = LEHR_SOURCE_DIR;
+namespace {
 
 constexpr size_t kMostLines = 80;
 /// Longer functions: a job whose buffers all of its loops share.
@@ -109,17 +104,11 @@ std::vector<Function> functions_of(const std::string& source) {
 }
 
 TEST(Functions, AreShort) {
-  static const std::set<std::string> kExtensions = {".h", ".cpp", ".cu", ".inl"};
   size_t count = 0;
   std::set<std::string> long_ones;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kRoot / "lehr")) {
-    if (!entry.is_regular_file() || kExtensions.count(entry.path().extension().string()) == 0) {
-      continue;
-    }
-    const std::string path = fs::relative(entry.path(), kRoot).generic_string();
+  for (const std::string& path : files_below({"lehr"})) {
     SCOPED_TRACE(path);
-    std::ifstream file(entry.path());
-    for (const Function& function : functions_of({std::istreambuf_iterator<char>(file), {}})) {
+    for (const Function& function : functions_of(read(kRoot / path))) {
       ++count;
       if (function.lines > kMostLines) {
         const std::string name = path + ": " + function.name;

@@ -2,17 +2,13 @@
 // device, and tests on the CPU see a copy to the host as an ordinary copy; so a new place must be stated here.
 #include <gmock/gmock.h>
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <regex>
 #include <string>
 
-namespace {
-namespace fs = std::filesystem;
+#include "tree.h"
 
-const fs::path kRoot = LEHR_SOURCE_DIR;
+namespace {
 
 TEST(HostReads, OfAStepAreWhereTheyAreKnown) {
   const std::map<std::string, int> expected{
@@ -39,19 +35,15 @@ TEST(HostReads, OfAStepAreWhereTheyAreKnown) {
   };
   const std::regex reads(R"(\.cpu\(\)|\.item(<\w+>)?\(|to\(at::kCPU)");
   std::map<std::string, int> found;
-  for (const char* folder : {"lehr/ops", "lehr/nn", "lehr/shard", "lehr/optim", "lehr/model", "lehr/train"}) {
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kRoot / folder)) {
-      const std::string name = fs::relative(entry.path(), kRoot).generic_string();
-      if (entry.path().extension() != ".cpp" ||
-          (name.starts_with("lehr/train/") && !name.starts_with("lehr/train/step"))) {
-        continue;
-      }
-      std::ifstream file(entry.path());
-      const std::string text{std::istreambuf_iterator<char>(file), {}};
-      const auto count = std::distance(std::sregex_iterator(text.begin(), text.end(), reads), std::sregex_iterator());
-      if (count > 0) {
-        found[name] = static_cast<int>(count);
-      }
+  for (const std::string& name :
+       files_below({"lehr/ops", "lehr/nn", "lehr/shard", "lehr/optim", "lehr/model", "lehr/train"}, {".cpp"})) {
+    if (name.starts_with("lehr/train/") && !name.starts_with("lehr/train/step")) {
+      continue;
+    }
+    const std::string text = read(kRoot / name);
+    const auto count = std::distance(std::sregex_iterator(text.begin(), text.end(), reads), std::sregex_iterator());
+    if (count > 0) {
+      found[name] = static_cast<int>(count);
     }
   }
   EXPECT_EQ(found, expected);

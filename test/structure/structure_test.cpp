@@ -5,9 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <regex>
@@ -16,9 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "tree.h"
+
 namespace {
 
-namespace fs = std::filesystem;
 using Folders = std::map<std::string, std::set<std::string>>;  // A folder, and the folders that it may use.
 
 constexpr size_t kMaxLines = 400;
@@ -38,31 +36,12 @@ struct Source {
   }
 };
 
-std::vector<std::string> read_lines(const fs::path& path) {
-  std::ifstream file(path);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);) {
-    lines.push_back(line);
-  }
-  return lines;
-}
-
 /// All C++ and CUDA sources in the given folders of the root, sorted.
 std::vector<Source> read_sources(const fs::path& root, const std::vector<std::string>& folders) {
-  static const std::set<std::string> kExtensions = {".h", ".cpp", ".cu"};
   std::vector<Source> sources;
-  for (const std::string& folder : folders) {
-    if (!fs::exists(root / folder)) {
-      continue;
-    }
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root / folder)) {
-      if (entry.is_regular_file() && kExtensions.count(entry.path().extension().string()) != 0) {
-        sources.push_back(
-            {.path = fs::relative(entry.path(), root).generic_string(), .lines = read_lines(entry.path())});
-      }
-    }
+  for (const std::string& path : files_below(folders, {".h", ".cpp", ".cu"}, root)) {
+    sources.push_back({.path = path, .lines = read_lines(root / path)});
   }
-  std::sort(sources.begin(), sources.end(), [](const Source& a, const Source& b) { return a.path < b.path; });
   return sources;
 }
 

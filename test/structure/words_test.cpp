@@ -1,19 +1,15 @@
 // Checks prose, comments and messages against docs/glossary.md: the retired words in its last column are refused.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cctype>
-#include <filesystem>
-#include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
 #include <vector>
 
-namespace {
+#include "tree.h"
 
-namespace fs = std::filesystem;
-const fs::path kRoot = LEHR_SOURCE_DIR;
+namespace {
 
 std::string trimmed(const std::string& text) {
   const size_t begin = text.find_first_not_of(' ');
@@ -105,39 +101,34 @@ std::vector<size_t> find(const Text& text, const std::string& word) {
 }
 
 /// All files that people read, except the glossary and data.
-std::vector<fs::path> files() {
+std::vector<std::string> files() {
   static const std::set<std::string> kExtensions = {
       ".h", ".cpp", ".cu", ".inl", ".md", ".sh", ".py", ".toml", ".cmake", ".txt"};
-  std::vector<fs::path> found;
-  for (const char* folder :
-       {"app", "bench", "cmake", "docs", "example", "lehr", "python", "recipe", "script", "test"}) {
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kRoot / folder)) {
-      const std::string path = fs::relative(entry.path(), kRoot).generic_string();
-      if (entry.is_regular_file() && kExtensions.count(entry.path().extension().string()) != 0 &&
-          !path.starts_with("test/data/") && !path.starts_with("recipe/data/") && path != "docs/glossary.md" &&
-          path != "test/structure/words_test.cpp") {
-        found.push_back(path);
-      }
+  std::vector<std::string> found;
+  for (const std::string& path : files_below(
+           {"app", "bench", "cmake", "docs", "example", "lehr", "python", "recipe", "script", "test"}, kExtensions)) {
+    if (!path.starts_with("test/data/") && !path.starts_with("recipe/data/") && path != "docs/glossary.md" &&
+        path != "test/structure/words_test.cpp") {
+      found.push_back(path);
     }
   }
   for (const fs::directory_entry& entry : fs::directory_iterator(kRoot)) {
     if (entry.path().extension() == ".md") {
-      found.push_back(entry.path().filename());
+      found.push_back(entry.path().filename().string());
     }
   }
-  std::sort(found.begin(), found.end());
   return found;
 }
 
 TEST(Words, OfTheGlossarysLastColumnAreNotUsed) {
   const auto words = retired_words();
   EXPECT_GE(words.size(), 15u) << "the glossary's tables were read";
-  for (const fs::path& path : files()) {
+  for (const std::string& path : files()) {
     std::ifstream file(kRoot / path);
     const Text text = read_text(file);
     for (const RetiredWord& retired : words) {
       for (const size_t line : find(text, retired.word)) {
-        ADD_FAILURE() << path.string() << ":" << line << ": \"" << retired.word
+        ADD_FAILURE() << path << ":" << line << ": \"" << retired.word
                       << "\"; docs/glossary.md has: " << retired.instead;
       }
     }
