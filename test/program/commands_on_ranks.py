@@ -9,45 +9,14 @@ import subprocess
 import sys
 import tempfile
 
-from expectations import exit_with_failures, expect
+from expectations import TINY, exit_with_failures, expect
 
 lehr = sys.argv[1]
 
-CONFIG = """
-[model]
-name = "qwen3_moe"
-flavor = "debugmodel"
-[model.args]
-hidden_size = 32
-intermediate_size = 64
-moe_intermediate_size = 16
-num_experts = 4
-num_experts_per_tok = 2
-num_hidden_layers = 2
-num_attention_heads = 4
-num_key_value_heads = 2
-head_dim = 8
-vocab_size = 257
-initializer_range = 0.2
-[tokenizer]
-path = "byte"
-[data]
-validation_fraction = 0.002
-[[data.datasets]]
-path = "recipe/data/tinyshakespeare.txt"
-[training]
-seq_len = 64
-local_batch_size = 4
-steps = 2
-dtype = "float64"
-[lr_scheduler]
-warmup_steps = 1
-[validation]
-local_batch_size = 4
-[metrics]
-measure_peak = false
-enable_tensorboard = false
-"""
+SETTINGS = ["--model.name=qwen3_moe", "--model.args.moe_intermediate_size=16", "--model.args.num_experts=4",
+            "--model.args.num_experts_per_tok=2", "--model.args.initializer_range=0.2", "--data.validation_fraction=0.002",
+            "--training.local_batch_size=4", "--training.steps=2", "--training.dtype=float64", "--lr_scheduler.warmup_steps=1",
+            "--validation.local_batch_size=4"]
 
 
 def degrees(**wanted):
@@ -59,13 +28,10 @@ def run(*command, env=None):
 
 
 with tempfile.TemporaryDirectory() as work:
-    config = f"{work}/run.toml"
-    with open(config, "w") as file:
-        file.write(CONFIG)
-    trained = run(lehr, "train", config, "--quiet", f"--job.dump_folder={work}/out")
+    trained = run(lehr, "train", TINY, "--quiet", f"--job.dump_folder={work}/out", *SETTINGS)
     expect("a model is trained", trained.returncode == 0, trained.stderr)
     model = f"{work}/out/checkpoints/step-2"
-    evaluate = ["eval", config, "--model", model]
+    evaluate = ["eval", TINY, "--model", model, *SETTINGS]
     generate = ["generate", "--model", model, "--prompt", "JULIET: O", "--max-new-tokens", "20", "--dtype", "float64", "--seed", "4"]
     alone = json.loads(run(lehr, *evaluate).stdout)
     text = run(lehr, *generate)
@@ -122,7 +88,7 @@ with tempfile.TemporaryDirectory() as work:
     done = run(lehr, "launch", "-n", "2", "--", *verify, "--atol", "0")
     expect("a difference on a mesh is exit code 3", done.returncode == 3 and "OVER" in done.stdout, f"{done.returncode}\n{done.stderr}")
 
-    score = ["score", config, "--model", model, "--max-rows", "8"]
+    score = ["score", TINY, "--model", model, "--max-rows", "8", *SETTINGS]
     # With one thread, as each rank: MKL's float64 matmuls round by the number of threads on CPUs with AVX2 alone.
     alone_scores = run(lehr, *score, "--output", f"{work}/scores", env={"OMP_NUM_THREADS": "1"})
     expect("one device scores", alone_scores.returncode == 0, alone_scores.stderr)

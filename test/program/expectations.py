@@ -2,6 +2,7 @@
 
 import sys
 
+TINY = "test/program/tiny.toml"  # The run of most tests, whose command lines override keys of it.
 failures = []  # the names of what did not hold
 
 

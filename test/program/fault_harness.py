@@ -3,42 +3,10 @@ import random, re, shutil, tempfile, time
 from pathlib import Path
 
 from disturbed_run import Run
-from expectations import expect
+from expectations import TINY, expect
 
-CONFIG = """
-[model]
-name = "qwen3"
-flavor = "debugmodel"
-[model.args]
-hidden_size = 32
-intermediate_size = 64
-num_hidden_layers = 2
-num_attention_heads = 4
-num_key_value_heads = 2
-head_dim = 8
-vocab_size = 257
-[tokenizer]
-path = "byte"
-[[data.datasets]]
-path = "DATA"
-[training]
-seq_len = 64
-local_batch_size = 2
-global_batch_size = 8
-steps = 60
-dtype = "float64"
-[lr_scheduler]
-warmup_steps = 2
-[checkpoint]
-interval = 1
-keep_latest_k = 3
-[comm]
-init_timeout_seconds = 60
-train_timeout_seconds = 5
-[metrics]
-measure_peak = false
-enable_tensorboard = false
-"""
+SETTINGS = ["--data.validation_fraction=0", "--training.steps=60", "--training.dtype=float64", "--checkpoint.interval=1",
+            "--checkpoint.keep_latest_k=3", "--comm.init_timeout_seconds=60", "--comm.train_timeout_seconds=5"]
 STEPS, RANKS = 60, 4
 MESH = ["--parallelism.data_parallel_shard_degree=2", "--parallelism.tensor_parallel_degree=2"]
 DIAGNOSED_IN = 10  # seconds, beside the time limit of a collective and that of starting a process on a busy machine
@@ -55,9 +23,8 @@ class Harness:
 
     def new_run(self, name, ranks, data=None):
         """Returns a run in a folder of its own."""
-        config = self.work / f"{name}.toml"
-        config.write_text(CONFIG.replace("DATA", str(data or self.work / "data.txt")))
-        return Run(self.lehr, self.work / name, config, ranks, MESH if ranks == RANKS else [], rng=self.rng)
+        settings = [*SETTINGS, f'--data.datasets=[{{path="{data or self.work / "data.txt"}"}}]']
+        return Run(self.lehr, self.work / name, TINY, ranks, settings + (MESH if ranks == RANKS else []), rng=self.rng)
 
     def whole(self, ranks):
         """Returns an undisturbed run on that many ranks."""

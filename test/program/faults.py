@@ -378,8 +378,8 @@ def other_meshes():
     run.wait_for(10)
     run.hit(1, signal.SIGTERM)
     run.end()
-    for ranks, mesh in [(2, ["--parallelism.tensor_parallel_degree=2"]), (1, [])]:
-        run.ranks, run.arguments = ranks, mesh
+    for ranks, axis in [(2, "data_parallel_shard"), (1, "tensor_parallel")]:
+        run.ranks, run.arguments = ranks, [*run.arguments, f"--parallelism.{axis}_degree=1"]
         run.start()
         run.wait_for(run.steps() + 10)
         if ranks > 1:

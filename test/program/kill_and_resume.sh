@@ -9,42 +9,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 RANDOM=20261121
 
-cat > "$work/run.toml" <<'TOML'
-[model]
-name = "qwen3"
-flavor = "debugmodel"
-[model.args]
-hidden_size = 48
-intermediate_size = 96
-num_hidden_layers = 2
-num_attention_heads = 4
-num_key_value_heads = 2
-head_dim = 16
-vocab_size = 16384
-[tokenizer]
-path = "byte"
-[data]
-validation_fraction = 0.001
-[[data.datasets]]
-path = "recipe/data/tinyshakespeare.txt"
-[training]
-seq_len = 64
-local_batch_size = 2
-global_batch_size = 4
-steps = 150
-[lr_scheduler]
-warmup_steps = 5
-[checkpoint]
-interval = 1
-keep_latest_k = 2
-[validation]
-enable = true
-freq = 25
-steps = 2
-[metrics]
-measure_peak = false
-enable_tensorboard = false
-TOML
+settings=(--model.args.hidden_size=48 --model.args.intermediate_size=96 --model.args.head_dim=16
+          --model.args.vocab_size=16384 --training.global_batch_size=4 --training.steps=150 --lr_scheduler.warmup_steps=5
+          --checkpoint.interval=1 --checkpoint.keep_latest_k=2 --validation.enable=true --validation.freq=25
+          --validation.steps=2)
 
 # Times and memory differ between runs; losses do not.
 learned() { grep -oE '"(step|loss|grad_norm|lr|num_tokens|validation_loss)":[^,}]*' "$1/metrics.jsonl"; }
@@ -54,7 +22,7 @@ survives() {
   local name=$1 kills=$2 weights=$3 in_a_write=0 code=0 pid
   shift 3
   # An array, not a function: the background process must be the program itself, so that the signal reaches it.
-  local train=("$lehr" train "$work/run.toml" --quiet "$@")
+  local train=("$lehr" train test/program/tiny.toml --quiet "${settings[@]}" "$@")
   "${train[@]}" --job.dump_folder="$work/$name"
 
   for ((i = 1; i <= kills; ++i)); do

@@ -3,23 +3,25 @@ import os, signal, statistics, threading, time
 from pathlib import Path
 
 from disturbed_run import Run, names
+from expectations import TINY
+from soak_draws import arguments_of
 from trend import block_medians, theil_sen
 
 RANKS = 2
 SECONDS = 1.0        # between two samples
 WARM_UP = 0.2        # of the samples, before the trend
 PAGE = os.sysconf("SC_PAGE_SIZE") // 1024  # KiB
-SETTINGS = ["--model.name=qwen3_moe", "--model.args.num_experts=4", "--model.args.num_experts_per_tok=2",
-            "--model.args.moe_intermediate_size=8", "--training.steps=100000000", "--training.global_batch_size=2",
-            "--training.dtype=float32", "--parallelism.data_parallel_shard_degree=2", "--checkpoint.interval=50",
-            "--validation.freq=100", "--metrics.enable_tensorboard=true", "--comm.train_timeout_seconds=300"]
+SETTINGS = {"model.name": "qwen3_moe", "model.args.num_experts": 4, "model.args.num_experts_per_tok": 2,
+            "model.args.moe_intermediate_size": 8, "training.steps": 100000000, "training.global_batch_size": 2,
+            "training.dtype": "float32", "parallelism.data_parallel_shard_degree": 2, "checkpoint.interval": 50,
+            "validation.freq": 100, "metrics.enable_tensorboard": "true", "comm.train_timeout_seconds": 300}
 
 
 class LongRun:
     """Two ranks as processes of lehr launch, with checkpoints, validation and all metrics; sampled by a thread."""
 
-    def __init__(self, lehr, folder, config):
-        self.run = Run(lehr, folder, config, RANKS, [*SETTINGS, f"--metrics.prometheus={folder}/metrics.prom"])
+    def __init__(self, lehr, folder):
+        self.run = Run(lehr, folder, TINY, RANKS, arguments_of({**SETTINGS, "metrics.prometheus": f"{folder}/metrics.prom"}))
         self.samples = {}  # by the name of the process: (step, KiB, descriptors, threads)
         self.done = threading.Event()
         self.sampler = threading.Thread(target=self.sample_until_done, daemon=True)

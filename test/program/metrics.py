@@ -6,50 +6,13 @@ Usage: metrics.py LEHR      (standard library only)
 import fcntl, json, os, pty, re, select, shutil, signal, struct, subprocess, sys, tempfile, termios, time
 from pathlib import Path
 
-from expectations import exit_with_failures, expect
+from expectations import TINY, exit_with_failures, expect
 
 lehr = os.path.abspath(sys.argv[1])
 work = Path(tempfile.mkdtemp(prefix="lehr-metrics-"))
 environment = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "TERM")}
-CONFIG = """
-[job]
-dump_folder = "FOLDER"
-[model]
-name = "qwen3"
-flavor = "debugmodel"
-[model.args]
-hidden_size = 16
-intermediate_size = 24
-num_hidden_layers = 2
-num_attention_heads = 2
-num_key_value_heads = 1
-head_dim = 8
-vocab_size = 257
-max_position_embeddings = 128
-[tokenizer]
-path = "byte"
-[data]
-validation_fraction = 0.001
-[[data.datasets]]
-path = "recipe/data/tinyshakespeare.txt"
-[training]
-seq_len = 32
-local_batch_size = 2
-global_batch_size = 2
-steps = STEPS
-[lr_scheduler]
-warmup_steps = 1
-[validation]
-enable = true
-freq = 10
-steps = 1
-[checkpoint]
-interval = 20
-allow_changes = ["steps"]
-[metrics]
-measure_peak = false
-enable_tensorboard = false
-"""
+SETTINGS = ["--training.seq_len=32", "--training.global_batch_size=2", "--validation.enable=true", "--validation.freq=10",
+            "--validation.steps=1", "--checkpoint.interval=20", '--checkpoint.allow_changes=["steps"]']
 
 
 def run(*arguments, **options):
@@ -59,9 +22,8 @@ def run(*arguments, **options):
 
 def train(name, steps):
     """Starts a run, whose folder is `name`."""
-    config = work / f"{name}.toml"
-    config.write_text(CONFIG.replace("FOLDER", str(work / name)).replace("STEPS", str(steps)))
-    return subprocess.Popen([lehr, "train", config, "--quiet"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return subprocess.Popen([lehr, "train", TINY, "--quiet", f"--job.dump_folder={work / name}", f"--training.steps={steps}",
+                             *SETTINGS], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def follow(*arguments):
@@ -244,7 +206,7 @@ wrong("no folder", [work / "donn"], "there is no such folder, did you mean", "/d
 wrong("no metrics", [work / "empty"], "holds no metrics.jsonl; name the folder of a run (job.dump_folder), or wait")
 wrong("no step", [folder_with("no_step", "")], "has no step yet", "--follow")
 wrong("no line of metrics", [folder_with("text", "hello\n")], "none of its lines is a JSON object with an integer \"step\"")
-wrong("a file", [work / "done.toml"], "expected the folder of a run, found a file")
+wrong("a file", [TINY], "expected the folder of a run, found a file")
 wrong("an unknown metric", [work / "done", "--keys=grad_nrom"], "--keys: 'grad_nrom' is not a metric of", "did you mean 'grad_norm'?",
       "found grad_norm, loss, ")
 wrong("an unknown metric of a run that is followed", [work / "done", "--keys=grad_nrom", "--follow"], "did you mean 'grad_norm'?")

@@ -10,9 +10,9 @@ import argparse, json, shutil, statistics, sys, tempfile, time
 from pathlib import Path
 
 from disturbed_run import Run
-from expectations import expect
+from expectations import TINY, expect
 from long_run import LongRun
-from soak_draws import CONFIG, KINDS, STEPS, Episode
+from soak_draws import KINDS, STEPS, Episode
 from soak_faults import Disturbed
 
 
@@ -26,7 +26,7 @@ def undisturbed(lehr, work, episode, known):
     if key not in known:
         folder = work / f"undisturbed_{episode.number}"
         folder.mkdir()
-        run = Run(lehr, folder / "run", work / "run.toml", episode.mesh.ranks, episode.settings() + episode.mesh.arguments(),
+        run = Run(lehr, folder / "run", TINY, episode.mesh.ranks, episode.settings() + episode.mesh.arguments(),
                   episode.threads)
         code, error = run.finish("--comm.train_timeout_seconds=300")  # it must not fail because the machine is busy
         if code != 0:
@@ -114,7 +114,7 @@ def soak(options, work, episodes):
     lehr, known = options.lehr.resolve(), {}
     begin = time.monotonic()
     left = lambda: options.minutes * 60 - (time.monotonic() - begin)
-    long_run = LongRun(lehr, work / "long", work / "run.toml")
+    long_run = LongRun(lehr, work / "long")
     long_run.start()
     try:
         number = 0
@@ -148,8 +148,6 @@ def main():
     parser.add_argument("--table", type=Path, help="file for the tables of docs/reliability.md")
     options = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="lehr-soak-"))
-    shutil.copy("recipe/data/tinyshakespeare.txt", work / "data.txt")
-    (work / "run.toml").write_text(CONFIG.replace("DATA", str(work / "data.txt")))
     episodes, problems = [], []
     if options.episode:
         episodes.append(run_episode(options.lehr.resolve(), work, Episode(options.seed, options.episode), {}))

@@ -13,7 +13,7 @@ KINDS = {
     "launcher": "SIGKILL of the launcher",
 }
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
-# Families, and the settings that differ from those of CONFIG. Four layers: every kind of layer, and up to four stages.
+# Families, and the settings that differ from SETTINGS. Four layers: every kind of layer, and up to four stages.
 FAMILIES = {
     "qwen3": {}, "llama3": {}, "qwen2": {}, "mistral": {}, "olmo2": {}, "olmo3": {}, "smollm3": {}, "gemma3": {},
     "gemma4": {},
@@ -28,43 +28,19 @@ AXES = {"pp": "pipeline_parallel", "dp_replicate": "data_parallel_replicate", "d
 MOST_RANKS = 8
 STEPS = 40
 SEQUENCES = 8  # of a step
-CONFIG = """
-[model]
-flavor = "debugmodel"
-[model.args]
-hidden_size = 16
-intermediate_size = 24
-num_hidden_layers = 4
-num_attention_heads = 8
-num_key_value_heads = 4
-head_dim = 4
-vocab_size = 257
-[tokenizer]
-path = "byte"
-[data]
-validation_fraction = 0.001
-[[data.datasets]]
-path = "DATA"
-[training]
-seq_len = 32
-local_batch_size = 1
-dtype = "float64"
-[lr_scheduler]
-warmup_steps = 2
-[checkpoint]
-keep_latest_k = 3
-[validation]
-enable = true
-freq = 10
-steps = 2
-local_batch_size = 1
-[comm]
-init_timeout_seconds = 120
-train_timeout_seconds = 10
-[metrics]
-measure_peak = false
-enable_tensorboard = false
-"""
+SETTINGS = {
+    "model.args.hidden_size": 16, "model.args.intermediate_size": 24, "model.args.num_hidden_layers": 4,
+    "model.args.num_attention_heads": 8, "model.args.num_key_value_heads": 4, "model.args.head_dim": 4,
+    "training.seq_len": 32, "training.local_batch_size": 1, "training.dtype": "float64",
+    "training.global_batch_size": SEQUENCES, "training.steps": STEPS, "checkpoint.keep_latest_k": 3,
+    "validation.enable": "true", "validation.freq": 10, "validation.steps": 2, "validation.local_batch_size": 1,
+    "comm.init_timeout_seconds": 120, "comm.train_timeout_seconds": 10,
+}
+
+
+def arguments_of(settings):
+    """Returns the arguments of a run, whose settings differ from SETTINGS in these."""
+    return [f"--{key}={value}" for key, value in {**SETTINGS, **settings}.items()]
 
 
 @dataclass(frozen=True)
@@ -131,9 +107,7 @@ class Episode:
     def settings(self):
         """Returns the arguments that do not depend on the mesh."""
         args = {f"model.args.{key}": value for key, value in FAMILIES[self.family].items()}
-        return [f"--{key}={value}" for key, value in
-                {"model.name": self.family, **args, "training.global_batch_size": SEQUENCES, "training.steps": STEPS,
-                 "checkpoint.interval": self.interval}.items()]
+        return arguments_of({"model.name": self.family, **args, "checkpoint.interval": self.interval})
 
     def other_mesh(self):
         """Returns a mesh of another number of ranks."""

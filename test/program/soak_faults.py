@@ -2,6 +2,7 @@
 import os, shutil, signal, time
 
 from disturbed_run import Run, file_limit, flip_a_bit, wait_until
+from expectations import TINY
 from soak_draws import STEPS
 
 DIAGNOSED_IN = 90   # seconds, on a busy machine, with a time limit of 10 s for collectives
@@ -17,7 +18,7 @@ class Disturbed:
         self.episode, self.rng, self.work = episode, episode.rng, work
         self.temporary = work / "tmp"
         self.temporary.mkdir(parents=True)
-        self.run = Run(lehr, work / "run", work.parent / "run.toml", threads=episode.threads,
+        self.run = Run(lehr, work / "run", TINY, threads=episode.threads,
                        environment={"TMPDIR": str(self.temporary)}, rng=self.rng)
         self.exact = True       # the mesh is still that of the undisturbed run
         self.damaged = set()    # checkpoints that were set aside

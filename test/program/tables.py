@@ -8,6 +8,8 @@ in place of test/data/table/hub. Exit code 77: the program has no Apache Arrow.
 import json, os, random, signal, subprocess, sys, tempfile, time
 from pathlib import Path
 
+from expectations import TINY
+
 lehr = os.path.abspath(sys.argv[1])
 kills = int(os.environ.get("LEHR_KILLS", "4"))
 fixtures = Path("test/data/table")
@@ -15,39 +17,9 @@ own = os.environ.get("LEHR_TABLES")
 shards, lines = (f"{own}/train*.parquet", f"{own}/lines.jsonl") if own else (
     fixtures / "hub/data/train-*.parquet", fixtures / "hub.jsonl")
 
-CONFIG = """
-[model]
-name = "qwen3"
-flavor = "debugmodel"
-[model.args]
-hidden_size = 48
-intermediate_size = 96
-num_hidden_layers = 2
-num_attention_heads = 4
-num_key_value_heads = 2
-head_dim = 16
-vocab_size = 257
-[tokenizer]
-path = "byte"
-[[data.datasets]]
-path = "{}"
-weight = 3
-[[data.datasets]]
-path = "recipe/data/c4_sample.jsonl"
-[training]
-seq_len = 64
-local_batch_size = 2
-global_batch_size = 4
-steps = {}
-[lr_scheduler]
-warmup_steps = 5
-[checkpoint]
-interval = 1
-keep_latest_k = 2
-[metrics]
-measure_peak = false
-enable_tensorboard = false
-"""
+SETTINGS = ["--model.args.hidden_size=48", "--model.args.intermediate_size=96", "--model.args.head_dim=16",
+            "--data.validation_fraction=0", "--training.global_batch_size=4", "--lr_scheduler.warmup_steps=5",
+            "--checkpoint.interval=1", "--checkpoint.keep_latest_k=2"]
 
 
 def run(*arguments, program=lehr):
@@ -55,9 +27,9 @@ def run(*arguments, program=lehr):
 
 
 def config(work, name, path, steps):
-    """Writes the config of a run on `path`, and returns the arguments of the program."""
-    (work / f"{name}.toml").write_text(CONFIG.format(path, steps))
-    return "train", work / f"{name}.toml", "--quiet", f"--job.dump_folder={work / name}"
+    """Returns the arguments of a run on `path`."""
+    data = f'--data.datasets=[{{path="{path}",weight=3}},{{path="recipe/data/c4_sample.jsonl"}}]'
+    return "train", TINY, "--quiet", f"--job.dump_folder={work / name}", *SETTINGS, data, f"--training.steps={steps}"
 
 
 def learned(work, name):

@@ -16,49 +16,15 @@ import tempfile
 import time
 
 from disturbed_run import environment
-from expectations import exit_with_failures, expect
+from expectations import TINY, exit_with_failures, expect
 
 lehr = sys.argv[1]
 all_meshes = "LEHR_ALL_MESHES" in os.environ
 kills = int(sys.argv[2] if len(sys.argv) > 2 else os.environ.get("LEHR_RANK_KILLS", "4" if all_meshes else "2"))
 SECONDS = 15  # A killed rank must end the run within this time.
 
-CONFIG = """
-[model]
-name = "qwen3"
-flavor = "debugmodel"
-[model.args]
-hidden_size = 32
-intermediate_size = 64
-num_hidden_layers = 2
-num_attention_heads = 4
-num_key_value_heads = 2
-head_dim = 8
-vocab_size = 257
-[tokenizer]
-path = "byte"
-[data]
-validation_fraction = 0.001
-[[data.datasets]]
-path = "recipe/data/tinyshakespeare.txt"
-[training]
-seq_len = 64
-local_batch_size = 2
-global_batch_size = 8
-steps = 12
-dtype = "float64"
-[lr_scheduler]
-warmup_steps = 2
-[checkpoint]
-interval = 2
-[validation]
-enable = true
-freq = 6
-local_batch_size = 4
-[metrics]
-measure_peak = false
-enable_tensorboard = false
-"""
+SETTINGS = ["--training.dtype=float64", "--checkpoint.interval=2", "--validation.enable=true", "--validation.freq=6",
+            "--validation.local_batch_size=4"]
 
 
 def curves(folder):
@@ -119,12 +85,8 @@ def check_memory(start, folder):
 
 
 with tempfile.TemporaryDirectory() as work:
-    config = f"{work}/run.toml"
-    with open(config, "w") as file:
-        file.write(CONFIG)
-
     def command(folder, ranks, *options):
-        train = ["train", config, "--quiet", f"--job.dump_folder={folder}", *options]
+        train = ["train", TINY, "--quiet", f"--job.dump_folder={folder}", *SETTINGS, *options]
         return [lehr, *train] if ranks == 1 else [lehr, "launch", "-n", str(ranks), "--", *train]
 
     def run(folder, ranks, *options):
@@ -164,8 +126,8 @@ with tempfile.TemporaryDirectory() as work:
         told.stdout + told.stderr)
 
     done = subprocess.run(
-        [lehr, "launch", "-n", "4", "--threads", "--", "train", config, "--quiet", f"--job.dump_folder={work}/threads",
-         *degrees(data_parallel_shard=2, tensor_parallel=2)], capture_output=True, text=True, timeout=300)
+        [lehr, "launch", "-n", "4", "--threads", "--", "train", TINY, "--quiet", f"--job.dump_folder={work}/threads",
+         *SETTINGS, *degrees(data_parallel_shard=2, tensor_parallel=2)], capture_output=True, text=True, timeout=300)
     expect("ranks as threads end well", done.returncode == 0, done.stdout + done.stderr)
     found = curves(f"{work}/threads")
     worst = max(abs(found.get(key, 0) - value) / abs(value) for key, value in alone.items())
