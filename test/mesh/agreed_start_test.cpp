@@ -7,7 +7,7 @@
 #include <set>
 #include <thread>
 
-#include "test/base/any_error.h"
+#include "test/base/error_of.h"
 
 namespace lehr::mesh {
 namespace {
