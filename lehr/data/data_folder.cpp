@@ -102,7 +102,8 @@ bool SavedTables::leave_out(const std::filesystem::path& root, const std::filesy
   if (found == listed_.end()) {
     found = listed_.emplace(folder, saved_tables(root, below.parent_path())).first;
   }
-  return found->second && !found->second->contains(below.filename().string());
+  const auto& names = found->second;
+  return names && !names->contains(below.filename().string());
 }
 
 std::string split_of(const std::filesystem::path& below) {
