@@ -122,6 +122,14 @@ text   {{- x -}}   text {%+ if x %}   y{% endif +%}
 %%%%
 {{ "a\
 b" }} {{- '' -}} {{ [1, 2,] }} {{ {'a': 1,} }} {{ x.__class__ is defined }}
+%%%%
+{{ 'a  b  '.split(None, 1) }} {{ ' a b '.split(None, 0) }} {{ 'a b '.split(None, 2) }} {{ 'a b '.split(None, 5) }}
+%%%%
+{{ "don't o'neil 3rd a-b (c [d {e <f g.h i/j"|title }} {{ 'a\tb_c'|title }} {{ "don't 3rd"|capitalize }} {{ "don't 3rd".title() }}
+%%%%
+{{ '+3'|int }} {{ '1_000'|int }} {{ '1_0.5'|float }} {{ '1_0.5'|int }} {{ ' -1_2 '|int }} {{ '+ 3'|int }} {{ '+-3'|int }} {{ '++3'|int }} {{ '1__0'|int }} {{ '_1'|int }} {{ '1_'|int }} {{ '+'|int(7) }} {{ '+1.5'|float }} {{ '+-1.5'|float(2) }}
+%%%%
+{{ ['a\u00a0b\u200b\u2028\u00ad\u0085', '\u3000\ufeff\ue000\uffff', '\U0001f600\U000e0001\U0010ffff', '\u00e9\u0301\x00\x7f'] }} {{ {'\u00a0': '\u2003\t'} }} {{ '\u00a0' }}
 """
 
 

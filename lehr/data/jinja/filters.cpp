@@ -100,7 +100,7 @@ Value float_filter(const Value& input, const Arguments& arguments) {
   }
   double value = 0;
   if (input.is_string()) {
-    const std::string text(strip_right(strip_left(*input.get<std::string>())));
+    const std::string text = plain_number(*input.get<std::string>());
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error == std::errc() && end == text.data() + text.size()) {
       return Value(value);
@@ -115,7 +115,7 @@ Value int_filter(const Value& input, const Arguments& arguments) {
     return Value(input.as_integer("int"));
   }
   if (input.is_string()) {
-    const std::string text(strip_right(strip_left(*input.get<std::string>())));
+    const std::string text = plain_number(*input.get<std::string>());
     int64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error == std::errc() && end == text.data() + text.size()) {
@@ -262,7 +262,7 @@ Filter find_filter(std::string_view name) {
       {"join", join},
       {"upper", change<Case::upper>},
       {"lower", change<Case::lower>},
-      {"title", change<Case::title>},
+      {"title", change<Case::filter_title>},
       {"capitalize", change<Case::capitalized>},
       {"string", string_filter},
       {"safe", as_is},

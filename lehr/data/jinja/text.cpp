@@ -1,6 +1,8 @@
 #include "lehr/data/jinja/text.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "lehr/data/jinja/problem.h"
 #include "lehr/data/unicode.h"
@@ -35,6 +37,10 @@ bool goes(std::string_view character, const std::optional<std::string>& set) {
 
 bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+/// Returns whether the filter `title` begins a word after `c`.
+bool ends_word(char c) {
+  return is_space(std::string_view(&c, 1)) || std::string_view("-({[<").find(c) != std::string_view::npos;
 }
 char to_upper(char c) {
   return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
@@ -81,6 +87,33 @@ void add_part(std::vector<std::string>& parts, std::string_view part) {
   parts.emplace_back(part);
 }
 }  // namespace
+
+bool is_printable(uint32_t code) {
+  // Control and format characters, white space, private use and noncharacters.
+  static constexpr std::array<std::pair<uint32_t, uint32_t>, 30> kHidden{
+      {{0x00, 0x1F},       {0x7F, 0xA0},       {0xAD, 0xAD},       {0x600, 0x605},     {0x61C, 0x61C},
+       {0x6DD, 0x6DD},     {0x70F, 0x70F},     {0x890, 0x891},     {0x8E2, 0x8E2},     {0x1680, 0x1680},
+       {0x180E, 0x180E},   {0x2000, 0x200F},   {0x2028, 0x202F},   {0x205F, 0x206F},   {0x3000, 0x3000},
+       {0xE000, 0xF8FF},   {0xFDD0, 0xFDEF},   {0xFEFF, 0xFEFF},   {0xFFF0, 0xFFFB},   {0xFFFE, 0xFFFF},
+       {0x110BD, 0x110BD}, {0x110CD, 0x110CD}, {0x13430, 0x1343F}, {0x1BCA0, 0x1BCA3}, {0x1D173, 0x1D17A},
+       {0x1FFFE, 0x1FFFF}, {0x2FFFE, 0x2FFFF}, {0x3FFFE, 0xE00FF}, {0xE01F0, 0xEFFFF}, {0xF0000, 0x10FFFF}}};
+  return std::none_of(
+      kHidden.begin(), kHidden.end(), [&](const auto& range) { return code >= range.first && code <= range.second; });
+}
+
+std::string plain_number(std::string_view text) {
+  const auto is_digit = [&](size_t at) { return at < text.size() && text[at] >= '0' && text[at] <= '9'; };
+  text = strip_right(strip_left(text));
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool plus = i == 0 && text[i] == '+' && text.size() > 1 && text[1] != '-';
+    const bool between = text[i] == '_' && i > 0 && is_digit(i - 1) && is_digit(i + 1);
+    if (!plus && !between) {
+      out += text[i];
+    }
+  }
+  return out;
+}
 
 std::string_view strip_left(std::string_view text, const std::optional<std::string>& set) {
   while (!text.empty() && goes(first_character(text), set)) {
@@ -131,7 +164,7 @@ std::vector<std::string> split_at_space(std::string_view text, int64_t limit) {
   std::vector<std::string> parts;
   for (text = strip_left(text); !text.empty(); text = strip_left(text), --limit) {
     if (limit == 0) {
-      parts.emplace_back(strip_right(text));
+      parts.emplace_back(text);  // with the white space at its end, as in Python
       break;
     }
     size_t size = 0;
@@ -165,7 +198,7 @@ std::string change_case(std::string_view text, Case how) {
       refuse("upper and lower case of characters outside ASCII are not supported");
     }
     c = how == Case::upper || (first && how != Case::lower) ? to_upper(c) : to_lower(c);
-    first = how == Case::title && !is_letter(c);
+    first = (how == Case::title && !is_letter(c)) || (how == Case::filter_title && ends_word(c));
   }
   return out;
 }

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "lehr/data/jinja/text.h"
+#include "lehr/data/unicode.h"
 
 namespace lehr::data::jinja {
 namespace {
@@ -239,25 +240,28 @@ std::string Value::text() const {
 }
 
 namespace {
-/// Adds the quotes that Python chooses.
+/// Returns Python's repr(): with the quotes that it chooses and escapes of characters that it does not print.
 std::string quoted(const std::string& text) {
   const char quote = text.find('\'') != std::string::npos && text.find('"') == std::string::npos ? '"' : '\'';
   std::string out(1, quote);
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '\n') {
+  for (const char *at = text.data(), *const end = at + text.size(); at < end;) {
+    const auto [code, size] = decode_utf8(at, end);
+    if (*at == '\n') {
       out += "\\n";
-    } else if (c == '\r') {
+    } else if (*at == '\r') {
       out += "\\r";
-    } else if (c == '\t') {
+    } else if (*at == '\t') {
       out += "\\t";
-    } else if (c == '\\' || c == quote) {
-      out += {'\\', c};
-    } else if (byte < 0x20 || byte == 0x7F) {
-      out += fmt::format("\\x{:02x}", byte);
+    } else if (*at == '\\' || *at == quote) {
+      out += {'\\', *at};
+    } else if (is_printable(code)) {
+      out.append(at, size);
+    } else if (code < 0x100) {
+      out += fmt::format("\\x{:02x}", code);
     } else {
-      out += c;
+      out += code < 0x10000 ? fmt::format("\\u{:04x}", code) : fmt::format("\\U{:08x}", code);
     }
+    at += size;
   }
   return out + quote;
 }
