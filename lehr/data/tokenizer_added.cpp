@@ -70,7 +70,8 @@ AddedTokenFinder::Match AddedTokenFinder::find(std::string_view text, size_t fro
   return {};
 }
 
-std::pair<size_t, size_t> AddedTokenFinder::widen(std::string_view text, const Match& match, size_t begin) const {
+std::pair<size_t, size_t> AddedTokenFinder::widen(
+    std::string_view text, const Match& match, size_t begin, size_t& spaces_end) const {
   const CodePoints& table = CodePoints::get();
   const auto is_space = [&](DecodedChar c) { return table.kind(c.code) == CharKind::space; };
   const char* const text_end = text.data() + text.size();
@@ -89,11 +90,10 @@ std::pair<size_t, size_t> AddedTokenFinder::widen(std::string_view text, const M
       }
       first = previous;
     }
+    first = std::max(first, begin);  // the previous token may have included this very token
   }
-  // The previous token may have included the white space up to here, or this very token.
-  first = std::max(first, begin);
-  last = std::max(last, first);
   if (token.rstrip) {
+    last = std::max(last, spaces_end);  // found before, which keeps the work linear
     while (last < text.size()) {
       const DecodedChar c = decode_utf8(text.data() + last, text_end);
       if (!is_space(c)) {
@@ -101,6 +101,7 @@ std::pair<size_t, size_t> AddedTokenFinder::widen(std::string_view text, const M
       }
       last += c.size;
     }
+    spaces_end = last;
   }
   return {first, last};
 }

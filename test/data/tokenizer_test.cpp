@@ -120,6 +120,24 @@ TEST(Tokenizer, ExportsItsFilesUnpacked) {
   EXPECT_EQ(again->encode("Hello, world!"), qwen3().encode("Hello, world!"));
 }
 
+/// Recorded with `tokenizers` 0.23.3.
+TEST(Tokenizer, AnAddedTokenInTheWhiteSpaceOfTheOneBeforeItIsFoundAndEndsBoth) {
+  const TemporaryFolder folder;
+  auto spec = tiny_tokenizer();
+  spec["model"]["vocab"]["Ċ"] = 8;  // the newline
+  spec["added_tokens"].push_back({{"id", 9}, {"content", "   "}, {"rstrip", true}, {"normalized", false}});
+  spec["added_tokens"].push_back({{"id", 10}, {"content", "\n\n"}, {"normalized", false}});
+  spec["added_tokens"].push_back({{"id", 11}, {"content", "\n\n\n"}, {"lstrip", true}, {"normalized", false}});
+  const auto tokenizer = load_json(folder, spec);
+  EXPECT_THAT(tokenizer->encode("a   b"), ElementsAre(0, 9, 1));
+  EXPECT_THAT(tokenizer->encode("a   \n\nb"), ElementsAre(0, 9, 10, 1));
+  EXPECT_THAT(tokenizer->encode("a   \n\n b"), ElementsAre(0, 9, 10, 3, 1));
+  EXPECT_THAT(tokenizer->encode("a   \n\n\nb"), ElementsAre(0, 9, 1)) << "lstrip: nothing is left for the token";
+
+  const std::string spaces(300'000, ' ');
+  EXPECT_EQ(tokenizer->encode(spaces).size(), 100'000u) << "and without quadratic work";
+}
+
 TEST(Tokenizer, ReadsNamedTokensThatAreObjects) {
   const TemporaryFolder folder;
   write_file(folder / "tokenizer.json", tiny_tokenizer().dump());
