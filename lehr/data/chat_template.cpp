@@ -37,8 +37,11 @@ std::optional<std::string> token_text(const ChatJson& token) {
   return std::nullopt;
 }
 
-std::vector<std::pair<std::string, std::string>> special_tokens_of(const fs::path& folder) {
-  std::vector<std::pair<std::string, std::string>> tokens;
+/// Names such as "eos_token" and their texts.
+using SpecialTokenTexts = std::vector<std::pair<std::string, std::string>>;
+
+SpecialTokenTexts special_tokens_of(const fs::path& folder) {
+  SpecialTokenTexts tokens;
   for (const char* file : {"tokenizer_config.json", "special_tokens_map.json"}) {
     const auto path = find_file(folder, file);
     const ChatJson config = path ? read_json(*path) : ChatJson::object();
@@ -107,6 +110,17 @@ std::optional<Source> find_source(const fs::path& folder) {
   return std::nullopt;
 }
 
+/// Returns the folder of a tokenizer's files: `tokenizer` itself, or the folder of a tokenizer.json; otherwise
+/// `tokenizer`, which may be another file.
+std::string folder_of(const std::string& tokenizer) {
+  const fs::path path(tokenizer);
+  const std::string name = path.filename().string();
+  if ((name != "tokenizer.json" && name != "tokenizer.json.gz") || fs::is_directory(path)) {
+    return tokenizer;
+  }
+  return path.has_parent_path() ? path.parent_path().string() : ".";
+}
+
 /// Formats the time by strftime.
 Value formatted_time(std::time_t now, const std::string& format) {
   std::tm parts{};
@@ -163,7 +177,9 @@ ChatTemplate::Rendering ChatTemplate::render(const ChatJson& messages, const Cha
 }
 
 std::shared_ptr<const ChatTemplate> load_chat_template(
-    const std::string& what, const std::string& tokenizer, const std::string& subject, const std::string& setting) {
+    const std::string& given, const std::string& tokenizer, const std::string& subject, const std::string& setting) {
+  const std::string what = folder_of(given), folder = folder_of(tokenizer);
+  auto tokens = fs::is_directory(folder) ? special_tokens_of(folder) : SpecialTokenTexts();
   if (what != "byte" && fs::is_directory(what)) {
     auto source = find_source(what);
     if (!source) {
@@ -174,16 +190,20 @@ std::shared_ptr<const ChatTemplate> load_chat_template(
           what,
           setting);
     }
-    return std::make_shared<const ChatTemplate>(source->text, source->name, special_tokens_of(what), source->tool_use);
+    if (tokens.empty()) {
+      tokens = special_tokens_of(what);
+    }
+    return std::make_shared<const ChatTemplate>(source->text, source->name, std::move(tokens), source->tool_use);
   }
   require(what != "byte", "{}: the byte tokenizer has no chat template; set {} to a template file", subject, setting);
   require(fs::is_regular_file(what), "{}: {}: no such file or folder; expected a chat template", subject, what);
-  const bool folder = !tokenizer.empty() && fs::is_directory(tokenizer);
-  return std::make_shared<const ChatTemplate>(
-      read_whole_file(what), what, folder ? special_tokens_of(tokenizer) : decltype(special_tokens_of("")){});
+  require(
+      what != folder, "{}: {}: is a tokenizer, not a chat template; set {} to a template file", subject, what, setting);
+  return std::make_shared<const ChatTemplate>(read_whole_file(what), what, std::move(tokens));
 }
 
-bool has_chat_template(const std::string& folder) {
+bool has_chat_template(const std::string& tokenizer) {
+  const std::string folder = folder_of(tokenizer);
   return fs::is_directory(folder) && find_source(folder).has_value();
 }
 

@@ -58,8 +58,9 @@ class ChatTemplate {
 };
 
 /// Loads the template of `what`: a folder (chat_template.jinja, else chat_template.json, else the entry "chat_template"
-/// of tokenizer_config.json, each also as .gz), or a template file (.jinja). For a template file, the special tokens
-/// are those of the folder `tokenizer`; "" and "byte" have none. If there is no template, throws a usage error that
+/// of tokenizer_config.json, each also as .gz), or a template file (.jinja). The special tokens are those of
+/// `tokenizer`, a folder; "" and "byte" have none. If it has none, they are those of the folder `what`. Both may also
+/// be the tokenizer.json (or tokenizer.json.gz) in their folder. If there is no template, throws a usage error that
 /// names `subject`, the config key or command that uses `what`, and `setting`, the key or option that takes a template.
 std::shared_ptr<const ChatTemplate> load_chat_template(
     const std::string& what,
@@ -67,7 +68,8 @@ std::shared_ptr<const ChatTemplate> load_chat_template(
     const std::string& subject = "chat template",
     const std::string& setting = "tokenizer.chat_template");
 
-/// Returns whether `folder` has a template that load_chat_template would find.
-bool has_chat_template(const std::string& folder);
+/// Returns whether `tokenizer`, a folder or the tokenizer.json in it, has a template that load_chat_template would
+/// find.
+bool has_chat_template(const std::string& tokenizer);
 
 }  // namespace lehr::data

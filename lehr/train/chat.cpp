@@ -1,17 +1,28 @@
 #include "lehr/train/chat.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "lehr/base/error.h"
 #include "lehr/data/conversation.h"
 
 namespace lehr::train {
 
+const std::string& chat_template_file(const TrainConfig& config) {
+  const std::string& file = config.tokenizer.chat_template;
+  require(
+      !std::filesystem::is_directory(file),
+      "tokenizer.chat_template: {} is a folder, expected a file with a chat template (.jinja), which is saved with the "
+      "model",
+      file);
+  return file;
+}
+
 std::shared_ptr<const data::ChatTemplate> chat_template_of(const TrainConfig& config) {
   const bool own = !config.tokenizer.path.empty();
   const std::string& folder = own ? config.tokenizer.path : config.model.hf_assets_path;
-  if (!config.tokenizer.chat_template.empty()) {
-    return data::load_chat_template(config.tokenizer.chat_template, folder, "tokenizer.chat_template");
+  if (const std::string& file = chat_template_file(config); !file.empty()) {
+    return data::load_chat_template(file, folder, "tokenizer.chat_template");
   }
   require(!folder.empty(), "tokenizer.chat_template: expected a file with a chat template, found nothing");
   return data::load_chat_template(folder, folder, own ? "tokenizer.path" : "model.hf_assets_path");

@@ -12,8 +12,11 @@
 
 namespace lehr::train {
 
-/// Returns the template of the config: tokenizer.chat_template, or that of the tokenizer's folder. Throws a usage error
-/// that names the key if there is none.
+/// Returns tokenizer.chat_template, "" if it is unset. Throws a usage error that names the key if it is a folder.
+const std::string& chat_template_file(const TrainConfig& config);
+
+/// Returns the template of the config: tokenizer.chat_template, or that of the tokenizer's folder, with the tokenizer's
+/// special tokens. Throws a usage error that names the key if there is none.
 std::shared_ptr<const data::ChatTemplate> chat_template_of(const TrainConfig& config);
 
 /// Returns `eos_ids` and the token that ends a turn in the template's conversations.

@@ -36,7 +36,7 @@ void ModelConfig::check(Problems& problems) const {
 }
 
 void TokenizerConfig::fields(FieldVisitor& v) {
-  v.optional("path", path, "\"byte\", or a folder with tokenizer.json; unset: model.hf_assets_path.");
+  v.optional("path", path, "\"byte\", a folder with tokenizer.json, or the file itself; unset: model.hf_assets_path.");
   v.optional(
       "chat_template",
       chat_template,

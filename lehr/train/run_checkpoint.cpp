@@ -113,7 +113,7 @@ RunCheckpoints::RunCheckpoints(
     // A base model may not list the token that ends a turn as a stop token.
     stop_ids_ = stop_ids_of(tokenizer, chat_template_of(config), stop_ids_);
   }
-  if (const std::string& own = config.tokenizer.chat_template; !own.empty()) {
+  if (const std::string& own = chat_template_file(config); !own.empty()) {
     std::erase_if(tokenizer_files_, [](const auto& file) { return file.first == "chat_template.jinja"; });
     tokenizer_files_.emplace_back("chat_template.jinja", data::read_whole_file(own));
   }

@@ -82,6 +82,36 @@ TEST(ChatTemplate, ReadsAFileOfItsOwnFirstAndListsByName) {
   EXPECT_EQ(load_chat_template((folder / "chat_template.jinja").string())->render(hello()).text, "own");
 }
 
+std::string rendered(const std::string& what, const std::string& tokenizer) {
+  return load_chat_template(what, tokenizer)->render(hello()).text;
+}
+
+TEST(ChatTemplate, TheSpecialTokensAreThoseOfTheTokenizerAlsoIfItsFileIsNamed) {
+  const TemporaryFolder tokenizer, other;
+  const std::string own = write_file(tokenizer / "tokenizer.json", "{}").string();
+  write_file(tokenizer / "tokenizer_config.json", R"({"bos_token": "<s>", "chat_template": "folder {{ bos_token }}"})");
+  const std::string file = write_file(other / "f.jinja", "file {{ bos_token }}").string();
+  for (const std::string& name : {tokenizer.path().string(), own, own + ".gz"}) {
+    EXPECT_EQ(rendered(file, name), "file <s>") << name;
+    EXPECT_EQ(rendered(name, name), "folder <s>") << name;
+    EXPECT_TRUE(has_chat_template(name)) << name;
+  }
+  EXPECT_EQ(rendered(file, ""), "file ");
+  write_file(other / "chat_template.jinja", "other {{ bos_token }}");
+  write_file(other / "tokenizer_config.json", R"({"bos_token": "<other>"})");
+  EXPECT_EQ(rendered(other.path().string(), own), "other <s>");
+  EXPECT_EQ(rendered(other.path().string(), "byte"), "other <other>") << "the byte tokenizer has none";
+}
+
+TEST(ChatTemplate, ATokenizerOfAnotherNameIsNoTemplate) {
+  const TemporaryFolder folder;
+  const std::string file = write_file(folder / "other.json", "{}").string();
+  EXPECT_FALSE(has_chat_template(file));
+  EXPECT_THAT(
+      usage_error_of([&] { load_chat_template(file, file, "tokenizer.path"); }),
+      HasSubstr("other.json: is a tokenizer, not a chat template; set tokenizer.chat_template to a template file"));
+}
+
 TEST(ChatTemplate, ReportsAFolderWithoutATemplate) {
   const TemporaryFolder folder;
   const auto message = [&](const std::string& what) {

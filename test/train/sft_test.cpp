@@ -63,6 +63,16 @@ TEST(SupervisedFineTuning, LearnsHeldOutAnswersAndSavesTheTemplate) {
   EXPECT_THAT(read_file(out / "sample.txt"), ::testing::StartsWith("What is the opposite of hot?\n\n"));
 }
 
+TEST(SupervisedFineTuning, AFolderAsTemplateFileIsRefusedByItsKey) {
+  const Folder folder;
+  const auto config = chat_run(folder.path(), {{"tokenizer.chat_template", "\"recipe/data/chat_tokenizer\""}});
+  EXPECT_THAT(
+      [&] { train(config); },
+      Throws<Error>(::testing::Property(
+          &Error::what,
+          HasSubstr("tokenizer.chat_template: recipe/data/chat_tokenizer is a folder, expected a file"))));
+}
+
 TEST(SupervisedFineTuning, ResumesBitForBit) {
   const Folder whole, stopped;
   const auto uninterrupted = chat_run(whole.path());
