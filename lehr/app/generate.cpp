@@ -14,6 +14,7 @@
 #include "lehr/config/command_line.h"
 #include "lehr/data/decode_after.h"
 #include "lehr/data/tokenizer.h"
+#include "lehr/data/tokenizer_file.h"
 #include "lehr/pretrained/model_folder.h"
 #include "lehr/state/dtype.h"
 #include "lehr/train/chat.h"
@@ -43,7 +44,10 @@ struct GenerateOptions {
     v.required("model", model, "Folder of a model or of adapters: a checkpoint of a run, or one from Hugging Face.");
     v.optional("prompt", prompt, "Text to continue.");
     v.optional("tokens", tokens, "Token ids to continue, instead of text: [1, 2, 3]; ids are printed then.");
-    v.optional("tokenizer", tokenizer, "\"byte\" or a folder with tokenizer.json; unset: the model's folder.");
+    v.optional(
+        "tokenizer",
+        tokenizer,
+        "\"byte\", a folder with tokenizer.json, or the file itself; unset: the model's folder.");
     v.optional("chat", chat, "Take the prompt as a user's message and print the assistant's answer (chat template).");
     v.optional("chat_template", chat_template, "With --chat: file or folder of the template; unset: the model's.");
     v.optional("max_new_tokens", max_new_tokens, "Maximum number of tokens to generate.", positive());
@@ -61,39 +65,23 @@ struct GenerateOptions {
   }
 };
 
-// Prints a prompt and the text after it as tokens are generated, and holds back bytes that are not a complete character
-// yet. Before the first token nothing is printed, since the model may refuse the prompt.
+// Prints a prompt and the text after it as tokens are generated. Before the first token nothing is printed, since the
+// model may refuse the prompt.
 class Printer {
  public:
   /// `prompt` is printed before the new text, and `before` are the last of its ids.
   Printer(const data::Tokenizer& tokenizer, std::string prompt, std::vector<int32_t> before)
-      : tokenizer_(tokenizer), prompt_(std::move(prompt)), before_(std::move(before)) {}
-  void add(int64_t token) {
-    print_prompt();
-    ids_.push_back(static_cast<int32_t>(token));
-    const std::string text = data::decode_after(tokenizer_, before_, ids_, /*skip_special=*/true);
-    if (!text.ends_with("\xEF\xBF\xBD")) {
-      flush(text);
-    }
-  }
-  void finish() {
-    print_prompt();
-    flush(data::decode_after(tokenizer_, before_, ids_, /*skip_special=*/true));
-  }
+      : prompt_(std::move(prompt)), text_(tokenizer, std::move(before)) {}
+  void add(int64_t token) { print(text_.add(static_cast<int32_t>(token))); }
+  void finish() { print(text_.finish()); }
 
  private:
-  void print_prompt() { std::fputs(std::exchange(prompt_, "").c_str(), stdout); }
-  void flush(const std::string& text) {
-    if (text.size() > printed_) {
-      std::fputs(text.substr(printed_).c_str(), stdout);
-      std::fflush(stdout);
-      printed_ = text.size();
-    }
+  void print(const std::string& text) {
+    std::fputs((std::exchange(prompt_, "") + text).c_str(), stdout);
+    std::fflush(stdout);
   }
-  const data::Tokenizer& tokenizer_;
   std::string prompt_;
-  std::vector<int32_t> before_, ids_;
-  size_t printed_ = 0;
+  data::GrowingText text_;
 };
 
 // A model with 257 ids and no tokenizer in its folder was trained on bytes.
@@ -102,7 +90,7 @@ std::unique_ptr<data::Tokenizer> find_tokenizer(
   if (options.tokenizer) {
     return data::load_tokenizer(*options.tokenizer);
   }
-  if (std::filesystem::exists(folder / "tokenizer.json")) {
+  if (data::find_file(folder, "tokenizer.json")) {
     return data::load_tokenizer(folder.string());
   }
   require(
@@ -112,14 +100,14 @@ std::unique_ptr<data::Tokenizer> find_tokenizer(
   return data::load_tokenizer("byte");
 }
 
-// Adapters use the template of their base unless their folder has one.
+// Adapters use the template of their base unless their folder has one. The special tokens are the tokenizer's.
 std::shared_ptr<const data::ChatTemplate> find_chat_template(
     const GenerateOptions& options, const pretrained::ModelFolder& model) {
   const std::string own = data::has_chat_template(model.path) ? model.path.string() : model.base.string();
-  const std::string folder =
-      options.tokenizer && data::has_chat_template(*options.tokenizer) ? *options.tokenizer : own;
+  const std::string tokenizer = options.tokenizer.value_or(model.tokenizer_folder().string());
+  const std::string& found = options.tokenizer && data::has_chat_template(tokenizer) ? tokenizer : own;
   return data::load_chat_template(
-      options.chat_template.value_or(folder), folder, "lehr generate --chat", "--chat-template");
+      options.chat_template.value_or(found), tokenizer, "lehr generate --chat", "--chat-template");
 }
 
 // One rank's part. All ranks generate the same tokens, and the first one prints them.

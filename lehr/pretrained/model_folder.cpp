@@ -5,6 +5,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/open_file.h"
 #include "lehr/config/json.h"
+#include "lehr/data/tokenizer_file.h"
 #include "lehr/descriptor/config_update.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/pretrained/declared_shape.h"
@@ -67,7 +68,7 @@ ModelFolder ModelFolder::open(const fs::path& path, const descriptor::ModelFamil
 }
 
 const fs::path& ModelFolder::tokenizer_folder() const {
-  return fs::exists(path / "tokenizer.json") ? path : base;
+  return data::find_file(path, "tokenizer.json") ? path : base;
 }
 
 std::vector<int64_t> ModelFolder::stop_ids() const {

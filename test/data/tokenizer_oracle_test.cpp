@@ -141,6 +141,30 @@ TEST(TokenizerOracle, AWordHasOneSpaceBeforeIt) {
   EXPECT_EQ(qwen3().encode_word("the"), qwen3().encode(" the"));
 }
 
+/// A cut character makes all byte tokens beside it U+FFFD, one each, also a newline that was returned before.
+TEST(TokenizerOracle, GrowingTextIsWholeCharactersAlsoIfByteTokensAreCut) {
+  const json fixtures = json::parse(read_whole_file(fixture("cases/sentencepiece.json.gz")));
+  const TemporaryFolder folder;
+  const auto tokenizer = load_json(folder, fixtures["base"]);
+  const json& vocabulary = fixtures["base"]["model"]["vocab"];
+  const int32_t newline = vocabulary.at("<0x0A>"), first = vocabulary.at("<0xF0>"), second = vocabulary.at("<0x9F>");
+  const int32_t word = tokenizer->encode("the").back();
+  const std::string text = tokenizer->decode(Ids{word, word}).substr(tokenizer->decode(Ids{word}).size());
+  GrowingText whole(*tokenizer, {word});
+  EXPECT_EQ(whole.add(newline), "\n");
+  EXPECT_EQ(whole.add(first), "");
+  EXPECT_EQ(whole.add(second), "");
+  EXPECT_EQ(whole.add(vocabulary.at("<0x98>")), "");
+  EXPECT_EQ(whole.add(vocabulary.at("<0x80>")), "\xF0\x9F\x98\x80");
+  EXPECT_EQ(whole.finish(), "");
+  GrowingText cut(*tokenizer, {word});
+  EXPECT_EQ(cut.add(newline), "\n");
+  EXPECT_EQ(cut.add(first), "");
+  EXPECT_EQ(cut.add(second), "");
+  EXPECT_EQ(cut.add(word), "\xEF\xBF\xBD\xEF\xBF\xBD" + text);
+  EXPECT_EQ(cut.add(word), text);
+}
+
 /// As generation needs it: the space at the start of what is new is not that of a text, which decoders leave out.
 TEST(TokenizerOracle, DecodesWhatFollowsOtherTokens) {
   const json fixtures = json::parse(read_whole_file(fixture("cases/sentencepiece.json.gz")));
