@@ -8,6 +8,8 @@
 #include "lehr/config/command_line.h"
 #include "lehr/config/json.h"
 #include "lehr/config/node_list.h"
+#include "lehr/data/byte_source.h"
+#include "lehr/data/lone_surrogates.h"
 #include "lehr/data/tokenize_corpus.h"
 #include "lehr/data/tokenizer.h"
 
@@ -20,7 +22,7 @@ struct TokenizeOptions {
   bool jsonl = false;
   bool decode = false;
   bool skip_special = false;
-  bool append_eos = true;
+  std::optional<bool> append_eos;
   bool special_tokens = true;
   std::string kind = "auto";
   std::string text_key = "text";
@@ -33,7 +35,9 @@ struct TokenizeOptions {
     v.optional("decode", decode, "With --jsonl: convert lines {\"ids\": [...]} to lines {\"text\": ...}.");
     v.optional("skip_special", skip_special, "With --decode: leave special tokens out.");
     v.optional(
-        "append_eos", append_eos, "Append the tokenizer's end-of-text id to each document (--no-append-eos: do not).");
+        "append_eos",
+        append_eos,
+        "Append the tokenizer's end-of-text id to each document (--no-append-eos: do not); unset: in token files only.");
     v.optional(
         "special_tokens",
         special_tokens,
@@ -58,12 +62,17 @@ Node ids_node(const std::vector<int32_t>& ids) {
 }
 
 void convert_lines(const TokenizeOptions& options, const data::Tokenizer& tokenizer) {
+  const auto special = options.special_tokens ? tokenizer.special_tokens() : data::SpecialTokens();
+  const auto eos = options.append_eos.value_or(false) ? tokenizer.eos_id() : std::nullopt;
   std::string line;
+  data::LoneSurrogates lone_surrogates;
   for (int64_t number = 1; std::getline(std::cin, line); ++number) {
-    if (line.empty()) {
+    line = data::without_byte_order_mark(line, number);
+    if (line.find_first_not_of(" \t\r") == std::string::npos) {
       continue;
     }
     const std::string where = fmt::format("standard input, line {}", number);
+    lone_surrogates.replace(line, "standard input", number);
     const Node input = parse_json(line, where);
     Node result = Node::make_table();
     if (options.decode) {
@@ -80,12 +89,14 @@ void convert_lines(const TokenizeOptions& options, const data::Tokenizer& tokeni
       }
       result.set("text", Node(tokenizer.decode(ids, options.skip_special)));
     } else {
-      const std::vector<int32_t> ids = tokenizer.encode(input.at(options.text_key).as_string());
-      result.set("ids", ids_node(options.special_tokens ? tokenizer.special_tokens().around(ids) : ids));
+      result.set("ids", ids_node(data::document_ids(input.at(options.text_key).as_string(), tokenizer, special, eos)));
     }
     std::cout << to_json(result) << '\n';
   }
   std::cout.flush();
+  if (const std::string replaced = lone_surrogates.report(); !replaced.empty()) {
+    Logger().warn("{}", replaced);
+  }
 }
 
 void write_token_file(
@@ -110,7 +121,7 @@ void write_token_file(
       tokenizer,
       output,
       {.num_threads = options.threads,
-       .append_eos = options.append_eos,
+       .append_eos = options.append_eos.value_or(true),
        .special_tokens = options.special_tokens,
        .progress =
            [&](const data::TokenizeProgress& p) {

@@ -31,6 +31,15 @@ struct IdChunk {
 
 }  // namespace
 
+std::vector<int32_t> document_ids(
+    std::string_view text, const Tokenizer& tokenizer, const SpecialTokens& special, std::optional<int32_t> eos) {
+  std::vector<int32_t> ids = special.around(tokenizer.encode(text));
+  if (eos && (special.after.empty() || special.after.back() != *eos)) {
+    ids.push_back(*eos);
+  }
+  return ids;
+}
+
 TokenizeProgress tokenize_documents(
     std::vector<TextSource> sources,
     const Tokenizer& tokenizer,
@@ -62,11 +71,8 @@ TokenizeProgress tokenize_documents(
     IdChunk result;
     result.finished_bytes = chunk.finished_bytes;
     for (const std::string& text : chunk.texts) {
-      const auto ids = special.around(tokenizer.encode(text));
+      const auto ids = document_ids(text, tokenizer, special, eos);
       result.ids.insert(result.ids.end(), ids.begin(), ids.end());
-      if (eos && (special.after.empty() || special.after.back() != *eos)) {
-        result.ids.push_back(*eos);
-      }
       result.ends.push_back(result.ids.size());
       result.text_bytes += static_cast<int64_t>(text.size());
     }

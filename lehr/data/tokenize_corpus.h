@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lehr/data/corpus.h"
@@ -36,6 +38,11 @@ struct TokenizeOptions {
   /// Receives a sentence if documents get no end, and LoneSurrogates::report() at the end unless it is empty.
   std::function<void(const std::string&)> inform{};
 };
+
+/// Returns the ids of a document: those of its text with `special` around them, and `eos` at the end unless that is the
+/// last of them.
+std::vector<int32_t> document_ids(
+    std::string_view text, const Tokenizer& tokenizer, const SpecialTokens& special, std::optional<int32_t> eos);
 
 /// Passes the ids of every document, in order, to `sink` on the calling thread. Memory is bounded by the longest
 /// documents.
