@@ -40,7 +40,7 @@ void warn_of_another_base(const pretrained::ModelFolder& model, Logger& log) {
 }
 
 ModelAndData open_model_and_data(
-    const train::TrainConfig& config,
+    train::TrainConfig config,
     const std::filesystem::path& folder,
     const train::TrainSpecs& specs,
     Logger& log,
@@ -73,8 +73,11 @@ ModelAndData open_model_and_data(
       log.warn("{}", warning);
     }
   }
+  if (descriptor::is_classifier(shape->head())) {
+    config.training.num_labels = shape->num_labels();
+  }
   opened.data = opened.build->data(
-      config, *opened.tokenizer, shape->vocab_size(), [&](const std::string& text) { log.info("{}", text); });
+      config, *opened.tokenizer, train::ModelIds::of(*shape), [&](const std::string& text) { log.info("{}", text); });
   opened.task = opened.build->task(config);
   return opened;
 }

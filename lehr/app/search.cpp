@@ -124,7 +124,8 @@ bool run_search(
       teacher.string());
   config.data.repeat = true;  // local distillation may take more steps than one pass over the data
   opened.data.train =
-      opened.build->data(config, *opened.tokenizer, opened.model.args->vocab_size(), [](const std::string&) {}).train;
+      opened.build->data(config, *opened.tokenizer, train::ModelIds::of(*opened.model.args), [](const std::string&) {})
+          .train;
   // Refused now, and not after hours of other stages.
   const train::TrainConfig run = distillation_run(of_run, wanted, teacher, teacher, "");
   if (wanted.distillation.steps > 0) {

@@ -80,7 +80,9 @@ ClassificationBatch make_batch(
     const auto length = static_cast<int64_t>(example.ids.size());
     std::copy(example.ids.begin(), example.ids.end(), batch.input_ids.data_ptr<int64_t>() + row * width);
     std::fill_n(batch.attention_mask.data_ptr<bool>() + row * width, length, true);
-    batch.pooling_mask.data_ptr<bool>()[row * width + length - 1] = true;
+    const auto pooled = std::find_if(
+        example.ids.rbegin(), example.ids.rend() - 1, [&](int32_t id) { return id != dataset.options().pad_token_id; });
+    batch.pooling_mask.data_ptr<bool>()[row * width + (example.ids.rend() - 1 - pooled)] = true;
     batch.labels.data_ptr<int64_t>()[row] = example.label;
   }
   return batch;

@@ -17,6 +17,8 @@ struct ClassificationOptions {
   int64_t max_length = 0;  ///< Longer texts are truncated.
   /// Batch width: the longest text of the global batch, rounded up to a multiple of this, but at most max_length.
   int64_t pad_to_multiple_of = 1;
+  /// The model's pad_token_id, if it has one: a text is pooled at its last token that is another one.
+  std::optional<int64_t> pad_token_id{};
   std::string text_key = "text";  ///< Key or column: {"text": "...", "label": 1}.
   std::string label_key = "label";
 };
@@ -51,8 +53,9 @@ struct ClassificationBatch {
   int64_t step = 0;
   at::Tensor input_ids;       ///< (B, T) int64
   at::Tensor attention_mask;  ///< (B, T) bool: tokens that are not padding
-  at::Tensor pooling_mask;    ///< (B, T) bool: the last token that is not padding
-  at::Tensor labels;          ///< (B) int64
+  /// (B, T) bool: the last token that is not the model's pad_token_id, as in transformers; the first one if all are
+  at::Tensor pooling_mask;
+  at::Tensor labels;  ///< (B) int64
 };
 
 /// Prepares one batch synchronously.

@@ -310,6 +310,7 @@ Examples<ClassificationDataset> open_classification(
     return ClassificationOptions{
         .max_length = options.seq_len,
         .pad_to_multiple_of = dataset.pad_to_multiple_of,
+        .pad_token_id = options.pad_token_id,
         .text_key = dataset.text_key,
         .label_key = dataset.label_key};
   };

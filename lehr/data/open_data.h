@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "lehr/data/chat_template.h"
@@ -22,6 +23,8 @@ struct OpenDataOptions {
   int64_t seq_len = 0;
   /// Vocabulary size of the model; ids of the data must be smaller.
   int64_t vocab_size = 0;
+  /// The model's pad_token_id, at which no text of a classifier is pooled.
+  std::optional<int64_t> pad_token_id{};
   /// Default of data.seed.
   uint64_t seed = 0;
   /// Default of data.cache_folder. Empty: text is tokenized in memory at every start.

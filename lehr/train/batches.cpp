@@ -171,7 +171,7 @@ RunData serve_labels(
        {std::pair(opened.train, "the data"), std::pair(opened.validation, "data.validation_path")}) {
     require(
         !dataset || dataset->num_labels() <= num_labels,
-        "training.num_labels: expected at least {}, the number of labels in {}, found {}",
+        "training.num_labels: expected at least {}, the number of labels in {}, found {}, that of the model",
         dataset ? dataset->num_labels() : 0,
         name,
         num_labels);
@@ -225,16 +225,21 @@ void check_kind_of_data(const TrainConfig& config) {
 }
 }  // namespace
 
+ModelIds ModelIds::of(const descriptor::ModelArgs& args) {
+  return {.vocab_size = args.vocab_size(), .pad_token_id = args.pad_token_id()};
+}
+
 RunData open_run_data(
     const TrainConfig& config,
     const data::Tokenizer& tokenizer,
-    int64_t vocab_size,
+    const ModelIds& model,
     const std::function<void(const std::string&)>& inform) {
   check_kind_of_data(config);
   const auto seed = static_cast<uint64_t>(config.data.seed.value_or(config.debug.seed));
   const data::OpenDataOptions options{
       .seq_len = config.training.seq_len,
-      .vocab_size = vocab_size,
+      .vocab_size = model.vocab_size,
+      .pad_token_id = model.pad_token_id,
       .seed = seed,
       .cache_folder = std::filesystem::path(config.job.dump_folder) / "cache",
       .inform = inform,

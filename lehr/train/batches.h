@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lehr/data/tokenizer.h"
+#include "lehr/descriptor/model_args.h"
 #include "lehr/train/config.h"
 #include "lehr/train/ranks.h"
 #include "lehr/train/task.h"
@@ -40,12 +41,20 @@ struct RunData {
   std::function<std::unique_ptr<BatchStream>(const RowShare& rows, std::optional<int64_t> max_rows)> validation;
 };
 
+/// The ids that a model has.
+struct ModelIds {
+  int64_t vocab_size = 0;
+  std::optional<int64_t> pad_token_id{};
+
+  static ModelIds of(const descriptor::ModelArgs& args);
+};
+
 /// Opens the datasets of [data]. Throws a usage error for missing files, data of another kind than the task's, and ids
-/// outside `vocab_size`. `inform` receives messages for the log.
+/// outside the model's vocabulary. `inform` receives messages for the log.
 RunData open_run_data(
     const TrainConfig& config,
     const data::Tokenizer& tokenizer,
-    int64_t vocab_size,
+    const ModelIds& model,
     const std::function<void(const std::string&)>& inform);
 
 }  // namespace lehr::train

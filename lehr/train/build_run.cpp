@@ -117,9 +117,10 @@ void check_sample(const Run& run) {
 void open_data(Run& run) {
   // The main rank goes first: it may write a token file that the others read.
   run.ranks.main_first([&run] {
-    run.data = run.spec.build.data(run.config, *run.tokenizer, run.args->vocab_size(), [&run](const std::string& text) {
-      run.logger.info("{}", text);
-    });
+    run.data =
+        run.spec.build.data(run.config, *run.tokenizer, ModelIds::of(*run.args), [&run](const std::string& text) {
+          run.logger.info("{}", text);
+        });
   });
   require(
       !run.config.validation.enable || run.data.validation,

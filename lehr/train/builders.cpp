@@ -45,19 +45,33 @@ void choose_head(const TrainConfig& config, descriptor::ModelArgs& args) {
       descriptor::name_of(args.head()));
 }
 
+// The id that pads texts. A classifier's is never an ordinary token: transformers pools the last token that is not the
+// padding id, so a text may not end with one.
+int32_t padding_id(const TrainConfig& config, const data::Tokenizer& tokenizer) {
+  const int32_t id = tokenizer.padding_id();
+  const bool is_named = tokenizer.pad_id() || tokenizer.eos_id();
+  const std::vector<int32_t> twice(2, id);  // some decoders leave a space at the start out
+  require(
+      is_named || config.training.task != TaskKind::classification || tokenizer.decode(twice, true).empty(),
+      "{}: the tokenizer names no pad_token and no eos_token, and its id 0 is an ordinary token, so nothing can pad the "
+      "texts of a classifier; name a pad_token in tokenizer_config.json beside tokenizer.json",
+      tokenizer_of(config).first);
+  return id;
+}
+
 // A new model uses the tokenizer's special tokens; a model folder has its own.
 void choose_special_tokens(const TrainConfig& config, const data::Tokenizer& tokenizer, descriptor::ModelArgs& args) {
   // transformers finds the last token of a classifier's sequence by the padding id
   const bool needs_pad = reads_whole_texts(config.training.task);
   if (!config.model.hf_assets_path.empty()) {
     if (needs_pad && !args.pad_token_id()) {
-      args.set_pad_token(tokenizer.padding_id());
+      args.set_pad_token(padding_id(config, tokenizer));
     }
     return;
   }
   auto pad = tokenizer.pad_id();
   if (needs_pad && !pad) {
-    pad = tokenizer.padding_id();
+    pad = padding_id(config, tokenizer);
   }
   args.set_special_tokens(tokenizer.bos_id(), tokenizer.eos_id(), pad);
 }

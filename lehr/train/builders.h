@@ -61,7 +61,7 @@ struct Builders {
   std::function<RunData(
       const TrainConfig&,
       const data::Tokenizer&,
-      int64_t vocab_size,
+      const ModelIds& model,
       const std::function<void(const std::string&)>& inform)>
       data = open_run_data;
   std::function<LearningRateFactor(const TrainConfig&)> lr_schedule = build_lr_schedule;

@@ -66,7 +66,7 @@ ConfiguredRun configured(const Run& run) {
         TrainConfig other = run.config;
         other.training.seq_len = seq_len;
         const auto ignore = [](const std::string&) {};
-        const RunData data = run.spec.build.data(other, *run.tokenizer, run.args->vocab_size(), ignore);
+        const RunData data = run.spec.build.data(other, *run.tokenizer, ModelIds::of(*run.args), ignore);
         return new_run_state(other, data.fingerprint);
       }};
 }

@@ -51,6 +51,24 @@ TEST(Classification, SpecialTokensAreAroundEachTextAlsoIfItIsCut) {
       HasSubstr("a.txt:1: max_length: expected more than the 3 special tokens around a text, found 3"));
 }
 
+/// As transformers' GenericForSequenceClassification.
+TEST(Classification, TheLastTokenThatIsNotTheModelsPaddingIsPooled) {
+  const TemporaryFolder folder;
+  const auto path = write_file(folder / "a.txt", "1 good\n0 b\n");
+  const auto pooled = [&](std::optional<int64_t> pad_token_id) {
+    const auto dataset = std::make_shared<const ClassificationDataset>(
+        path, SurroundedBytes(), ClassificationOptions{.max_length = 9, .pad_token_id = pad_token_id});
+    ClassificationLoader loader(
+        dataset, {.shuffle = false, .repeat = false}, {.global_batch_size = 2, .num_rows = 2, .drop_last = false});
+    const at::Tensor columns = loader.next()->pooling_mask.nonzero().select(1, 1);
+    return std::vector<int64_t>(columns.data_ptr<int64_t>(), columns.data_ptr<int64_t>() + columns.numel());
+  };
+  // 1 g o o d 2 256, and 1 b 2 256
+  EXPECT_THAT(pooled(std::nullopt), testing::ElementsAre(6, 3));
+  EXPECT_THAT(pooled(256), testing::ElementsAre(5, 2));
+  EXPECT_THAT(pooled(2), testing::ElementsAre(6, 3));
+}
+
 TEST(Classification, HalfASurrogatePairIsReplaced) {
   const TemporaryFolder folder;
   const auto json = open(write_file(folder / "a.jsonl", "{\"text\": \"a\\ud83d\", \"label\": 0}\n"));

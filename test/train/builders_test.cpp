@@ -31,6 +31,24 @@ TEST(ModelArgsOfARun, RefuseKeysThatSomethingElseDecides) {
   EXPECT_EQ(experts("4").find("model.args.num_local_experts" + lost + "8"), 0U);
 }
 
+TEST(ModelArgsOfARun, AClassifiersPaddingIsNoOrdinaryToken) {
+  const testing::Folder folder;
+  const auto error_of_tokenizer = [&](const std::string& added, const std::string& task) {
+    write_file_atomically(
+        folder.path() / "tokenizer.json", R"({"added_tokens": [)" + added + R"(], "decoder": {"type": "ByteLevel"},
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+            "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}})");
+    return error_with({{"tokenizer.path", "\"" + folder.path().string() + "\""}, {"training.task", task}});
+  };
+  EXPECT_THAT(
+      error_of_tokenizer("", "classification"),
+      ::testing::HasSubstr("tokenizer.path: the tokenizer names no pad_token and no eos_token"));
+  EXPECT_EQ(error_of_tokenizer("", "token_classification"), "no error") << "which pools nothing";
+  EXPECT_EQ(error_of_tokenizer(R"({"id": 0, "content": "a", "special": true})", "classification"), "no error");
+  write_file_atomically(folder.path() / "tokenizer_config.json", R"({"pad_token": "b"})");
+  EXPECT_EQ(error_of_tokenizer("", "classification"), "no error");
+}
+
 TEST(OtherTokenizerWarning, NamesTheTokenizerOfTheRunAndTheFolderOfTheModel) {
   const testing::Folder folder;
   const TrainConfig config = testing::tiny_run(folder.path(), {});

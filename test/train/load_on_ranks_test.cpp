@@ -40,7 +40,7 @@ void with_model(
 
 ValidationResult evaluate(const TrainConfig& config, const Ranks& ranks, nn::Model& model) {
   const auto tokenizer = build_tokenizer(config);
-  const auto data = open_run_data(config, *tokenizer, 257, [](const std::string&) {});
+  const auto data = open_run_data(config, *tokenizer, {.vocab_size = 257}, [](const std::string&) {});
   const CausalLMTask task;
   const auto stream = data.validation(ranks.share(4 * ranks.data_parallel_size()), 32);
   return validate(model, task, *stream, {.ranks = &ranks, .device = at::kCPU});

@@ -221,7 +221,7 @@ TEST(Shares, OfRanksTogetherAreTheSequencesOfOneDevice) {
   const Folder folder;
   const auto config = tiny_run(folder.path());
   const auto tokenizer = build_tokenizer(config);
-  const auto data = open_run_data(config, *tokenizer, 257, [](const std::string&) {});
+  const auto data = open_run_data(config, *tokenizer, {.vocab_size = 257}, [](const std::string&) {});
   for (const int64_t ranks : {1, 2, 4, 8}) {
     const auto whole = data.train(RowShare::all(8), 24);
     std::vector<std::unique_ptr<BatchStream>> parts;

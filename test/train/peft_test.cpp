@@ -167,7 +167,7 @@ TEST(PeftRun, DropoutChangesTheTrainingAndNotTheValidation) {
 double validation_loss(const TrainConfig& config, const std::filesystem::path& model_folder) {
   const auto opened = pretrained::ModelFolder::open(model_folder, testing::families());
   const auto tokenizer = data::load_tokenizer("byte");
-  const auto data = open_run_data(config, *tokenizer, 257, [](const std::string&) {});
+  const auto data = open_run_data(config, *tokenizer, {.vocab_size = 257}, [](const std::string&) {});
   const auto model = opened.load(at::kCPU, parameter_type(config.training));
   const CausalLMTask task;
   return validate(*model, task, *data.validation(RowShare::all(config.validation.local_batch_size), {}), {}).loss;

@@ -41,7 +41,7 @@ struct Part {
 
 std::vector<Batch> steps_of(const Part& part) {
   const auto tokenizer = build_tokenizer(part.config);
-  const RunData data = open_run_data(part.config, *tokenizer, 257, [](const std::string&) {});
+  const RunData data = open_run_data(part.config, *tokenizer, {.vocab_size = 257}, [](const std::string&) {});
   const auto sequences = data.train(RowShare::all(1), 0);
   for (int64_t i = 0; i < part.first; ++i) {
     sequences->next();

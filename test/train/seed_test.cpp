@@ -29,7 +29,7 @@ at::Tensor first_batch(const Overrides& overrides) {
   const Folder folder;
   const TrainConfig config = tiny_run(folder.path(), overrides);
   const auto tokenizer = build_tokenizer(config);
-  const RunData data = open_run_data(config, *tokenizer, 257, [](const std::string&) {});
+  const RunData data = open_run_data(config, *tokenizer, {.vocab_size = 257}, [](const std::string&) {});
   return data.train(RowShare::all(4), 0)->next()->at("input_ids");
 }
 
