@@ -366,6 +366,10 @@ encoded = run("tokenize", "--tokenizer", "test/data/tokenizer/qwen3", "--jsonl",
               input="".join(json.dumps(line) + "\n" for line in lines_in))
 decoded = run("tokenize", "--tokenizer", "test/data/tokenizer/qwen3", "--jsonl", "--decode", input=encoded)
 holds("text to ids and back is the same text", [json.loads(line) for line in decoded.splitlines()] == lines_in)
+odd = run("tokenize", "--tokenizer", "byte", "--jsonl", "--append-eos",
+          input='{"text": "a"}\r\n\r\n{"text": "\\ud83d"}\r\n')
+holds("lines may be blank and hold half a surrogate pair, and get an end if asked for",
+      [json.loads(line)["ids"] for line in odd.splitlines()] == [[97, 256], [0xEF, 0xBF, 0xBD, 256]])
 tokens = work / "shakespeare.tokens"
 run("tokenize", "--tokenizer", "byte", "recipe/data/tinyshakespeare.txt", "--output", tokens)
 run("train", "recipe/quickstart.toml", f"--job.dump_folder={work / 'tokens'}", *SMALL,
@@ -380,6 +384,25 @@ ask = ["generate", "--model", chat / "checkpoints/step-12", "--max-new-tokens", 
 raw = run(*ask, "--prompt", "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
 holds("generate --chat answers by the template that the run saved",
       raw.endswith("assistant\n" + run(*ask, "--prompt", "Hi", "--chat")))
+packed = shutil.copytree(chat / "checkpoints/step-12", work / "packed")
+(packed / "tokenizer.json.gz").write_bytes(gzip.compress((packed / "tokenizer.json").read_bytes()))
+(packed / "tokenizer.json").unlink()
+ask[2] = packed
+holds("a model's tokenizer.json.gz is its tokenizer", run(*ask, "--prompt", "Hi", "--chat") in raw)
+bare = work / "bare_tokenizer"
+bare.mkdir()
+shutil.copy("recipe/data/chat_tokenizer/tokenizer.json", bare)
+(bare / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_start|>"}))
+(work / "eos.jinja").write_text("{{ raise_exception('eos ' ~ eos_token) }}")
+three = work / "three.txt"
+three.write_text("0 a\n1 b\n2 c\n")
+labels = [f"--data.datasets.0.path={three}", f"--data.validation_path={three}"]
+run("train", "recipe/classify_text.toml", f"--job.dump_folder={work / 'three'}", "--quiet", "--training.num_labels=3",
+    *labels, "--training.local_batch_size=2", *[o for o in SMALL if "validation_fraction" not in o and "sample" not in o])
+classify = ["eval", "recipe/classify_text.toml", "--model", work / "three/checkpoints/step-12"]
+holds("eval takes the number of labels from the model", json.loads(run(*classify, *labels))["items"] == 3)
+four = work / "four.txt"
+four.write_text("0 a\n3 d\n")
 adapters = work / "adapters/checkpoints/step-12"
 run("train", "recipe/quickstart.toml", f"--job.dump_folder={work / 'adapters'}", *SMALL, "--quiet",
     "--peft.method=lora", f"--checkpoint.initial_load_path={model}", "--optimizer.param_groups=[]")
@@ -416,6 +439,9 @@ for arguments, message in {
     ("tokenize", "--tokenizer", "byte", "--jsonl", "--output", work / "x.tokens"): "--output: with --jsonl the result goes to",
     ("tokenize", "--tokenizer", "byte", "--jsonl", "--skip-special"): "--skip-special needs --decode",
     ("generate", "--model", "Qwen/Qwen3-0.6B", "--prompt", "a"): "hf download OWNER/NAME --local-dir Qwen/Qwen3-0.6B",
+    (*ask, "--prompt", "a", "--chat", "--tokenizer", bare, "--chat-template", work / "eos.jinja"): "eos <|im_start|>",
+    (*classify, f"--data.datasets.0.path={four}", f"--data.validation_path={four}", "--training.num_labels=4"):
+        "training.num_labels: expected at least 4, the number of labels in the data, found 3, that of the model",
 }.items():
     done = subprocess.run([lehr, *map(str, arguments)], capture_output=True, text=True, timeout=120)
     holds(message, done.returncode == 2 and message in done.stderr)
