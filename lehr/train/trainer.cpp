@@ -220,18 +220,20 @@ class Trainer::Pause {
   RunLog* log_;
 };
 
-// A stop may have interrupted the last validation of the run that this one resumes.
+// A stop may have interrupted the last validation of the run that this one resumes. If one interrupts it again, the run
+// ends without a step, so that the next start repeats it.
 void Trainer::validate_if_cut_short() {
   const int64_t step = run_->state.step;
   if (run_->ranks.any(step > 0 && validation_due(step) && run_->log && !run_->log->has_validation(step))) {
-    validate(step);
+    result_.stopped = !validate(step) && step < run_->config.training.steps;
     if (run_->config.checkpoint.keep_best && run_->state.validation_loss) {
       save(step);  // its checkpoint was saved without the loss
     }
   }
 }
 
-void Trainer::validate(int64_t step) {
+// Returns false, on all ranks, if a stop interrupted it.
+bool Trainer::validate(int64_t step) {
   value_of(results_, kResults).flush();
   Run& run = *run_;
   run.ranks.set_doing(fmt::format("the validation after step {}", step));
@@ -241,7 +243,7 @@ void Trainer::validate(int64_t step) {
   const ValidationResult measured = run.spec.build.validate(
       *run.model, *run.task, *stream, {.stop = environment_.stop_requested, .ranks = &run.ranks, .device = run.device});
   if (!measured.complete) {
-    return;
+    return false;
   }
   result_.validation_loss = measured.loss;
   if (run.config.checkpoint.keep_best && std::isfinite(measured.loss)) {
@@ -249,6 +251,7 @@ void Trainer::validate(int64_t step) {
   }
   const auto metrics = run.log ? run.log->validated(step, measured) : learned_metrics(measured);
   emit(Event::validation_end, step, &metrics);
+  return true;
 }
 
 void Trainer::save(int64_t step) {

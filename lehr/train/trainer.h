@@ -62,7 +62,7 @@ class Trainer {
   void log_communicators() const;
   void log_step(RunState state, const StepResult& result, double learning_rate);
   void validate_if_cut_short();
-  void validate(int64_t step);
+  bool validate(int64_t step);
   void save(int64_t step);
   void save_local();
   void finish_save();

@@ -103,6 +103,8 @@ TEST(BestCheckpoint, HasTheLossOfAValidationThatAStopInterrupted) {
   const auto config = best_run(folder.path(), {{"training.steps", "8"}});
   train(config, {{2, 2}, {4, kStopped}}, 4);
   EXPECT_EQ(fs::read_symlink(link_of(config)), "step-2");
+  train(config, {{4, kStopped}}, 4);  // the repetition, too
+  EXPECT_EQ(steps_of(config), (std::vector<int64_t>{2, 4})) << "no step was trained";
   train(config, {{4, 1}, {6, 3}, {8, 3}});
   EXPECT_EQ(steps_of(config), (std::vector<int64_t>{4, 8}));
   EXPECT_EQ(fs::read_symlink(link_of(config)), "step-4");
