@@ -20,11 +20,12 @@ double cosine_from_one(double p) {
 }
 
 // Ties round to even, as in Python's round, so that configs keep their meaning.
+int64_t share_of(int64_t total, double share) {
+  return static_cast<int64_t>(std::nearbyint(static_cast<double>(total) * share));
+}
+
 int64_t decay_steps_of(const LRSchedulerConfig& config, int64_t total) {
-  if (!config.decay_ratio) {
-    return total - warmup_of(config);
-  }
-  return static_cast<int64_t>(std::nearbyint(static_cast<double>(total) * *config.decay_ratio));
+  return config.decay_ratio ? share_of(total, *config.decay_ratio) : total - warmup_of(config);
 }
 
 int64_t phase_end(const SchedulePhaseConfig& phase, int64_t begin, int64_t total) {
@@ -32,7 +33,7 @@ int64_t phase_end(const SchedulePhaseConfig& phase, int64_t begin, int64_t total
     case PhaseMode::steps:
       return begin + phase.steps.value_or(0);
     case PhaseMode::percentage:
-      return static_cast<int64_t>(static_cast<double>(total) * phase.percentage.value_or(0));
+      return share_of(total, phase.percentage.value_or(0));
     case PhaseMode::rest:
       return total;
   }

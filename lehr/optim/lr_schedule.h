@@ -28,7 +28,7 @@ enum class PhaseCurve {
 /// The way in which the end of a phase is specified.
 enum class PhaseMode {
   steps,       ///< `steps` after the end of the previous phase
-  percentage,  ///< at the step floor(total_steps * percentage)
+  percentage,  ///< at the step round(total_steps * percentage)
   rest,        ///< at total_steps
 };
 

@@ -10,6 +10,13 @@
 
 namespace lehr::train {
 
+void Goodput::started(double seconds) {
+  before_steps_ = seconds;
+  for (const auto& [reason, pause] : pauses_) {
+    before_steps_ -= pause;
+  }
+}
+
 std::string Goodput::describe(double seconds) const {
   const auto pause = [&](TimeLeft::Pause reason) {
     const auto found = pauses_.find(reason);

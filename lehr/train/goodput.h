@@ -11,8 +11,8 @@ namespace lehr::train {
 /// Adds up the seconds of an invocation.
 class Goodput {
  public:
-  /// The seconds until the first step.
-  void started(double seconds) { before_steps_ = seconds; }
+  /// The seconds until the first step. Pauses before it, such as a validation that the start repeats, count as pauses.
+  void started(double seconds);
   /// The seconds of a step, which include those that it waited for its batch.
   void step(double seconds) { in_steps_ += seconds; }
   void waited_for_data(double seconds) { for_data_ += seconds; }

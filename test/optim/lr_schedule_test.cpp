@@ -112,6 +112,18 @@ TEST(PiecewiseSchedule, WarmsUpThenFallsAlongACosine) {
       kSixPlaces);
 }
 
+TEST(PiecewiseSchedule, EndsAPhaseAtTheNearestStepToItsShare) {
+  for (const auto& [percentage, end] : {std::pair(0.29, 29), std::pair(0.57, 57), std::pair(0.58, 58)}) {
+    LRSchedulerConfig config{.initial_multiplier = 1};
+    config.phases = {
+        {.mode = PhaseMode::percentage, .percentage = percentage, .target_multiplier = 1},
+        {.mode = PhaseMode::rest, .target_multiplier = 0}};
+    const LRSchedule schedule(config, 100);
+    EXPECT_EQ(schedule.factor(end), 1) << percentage;
+    EXPECT_LT(schedule.factor(end + 1), 1) << percentage;
+  }
+}
+
 TEST(PiecewiseSchedule, FollowsExponentialAndPolynomialCurves) {
   LRSchedulerConfig config{.initial_multiplier = 1};
   config.phases = {

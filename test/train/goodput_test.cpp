@@ -28,6 +28,17 @@ TEST(Goodput, TheSharesAddUpToTheTimeOfTheStart) {
           " in steps; before the first step 2.0 %, waiting for data 7.0 %, validations 10.0 %, saves 5.0 %, other 3.0 %"));
 }
 
+TEST(Goodput, AValidationBeforeTheFirstStepCountsOnce) {
+  Goodput goodput;
+  goodput.paused(TimeLeft::Pause::validation, 20);
+  goodput.paused(TimeLeft::Pause::save, 5);
+  goodput.started(30);
+  goodput.step(70);
+  EXPECT_THAT(
+      goodput.describe(100),
+      ::testing::EndsWith(" in steps; before the first step 5.0 %, validations 20.0 %, saves 5.0 %"));
+}
+
 TEST(Goodput, KindsWithoutTimeAreLeftOut) {
   Goodput goodput;
   goodput.step(50);
