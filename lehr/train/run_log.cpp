@@ -66,6 +66,9 @@ RunLog::RunLog(
       log.warn("profiling.operator_table: its times include the overhead of profiling.enable_profiling's traces");
     }
   }
+  if (args.has_experts()) {
+    expert_loads_.emplace(folder_, state.step, config.metrics.log_freq);
+  }
   if (config.metrics.enable_tensorboard) {
     tensorboard_ = std::make_unique<metric::TensorBoardWriter>(
         folder_ / config.metrics.save_tb_folder, state.step + 1);  // steps of an earlier start are repeated
@@ -104,56 +107,13 @@ void RunLog::show_table() {
   log_.plain(*table);
 }
 
-// Records each expert's load relative to an even one, averaged over MoE layers after sorting, so that the picture shows
-// the imbalance within layers and not which expert is loaded. Layers with fewer experts are stretched to the largest E.
-void RunLog::remember_expert_loads(int64_t step, const at::Tensor& tokens_per_expert) {
-  const at::Tensor counts = tokens_per_expert.cpu().to(at::kDouble);
-  const int64_t columns = counts.size(-1);
-  std::vector<at::Tensor> loads;
-  for (const at::Tensor& of_moe_layer : counts.unbind()) {
-    const at::Tensor own = of_moe_layer.masked_select(of_moe_layer.ge(0));  // negative: no such expert
-    const at::Tensor load = std::get<0>((own / own.mean().clamp_min(1)).sort());
-    const at::Tensor places = at::floor_divide(at::arange(columns, at::kLong) * own.size(0), columns);
-    loads.push_back(load.index_select(0, places));
-  }
-  const at::Tensor row = at::stack(loads).mean(0).contiguous();  // (E)
-  const auto* values = row.const_data_ptr<double>();
-  expert_loads_.emplace_back(values, values + row.numel());
-  expert_load_steps_.push_back(std::to_string(step));
-  constexpr size_t kMaxRows = 64;
-  if (expert_loads_.size() > kMaxRows) {  // keep every second one, so that the picture covers the whole run
-    for (size_t i = 0; 2 * i < expert_loads_.size(); ++i) {
-      expert_loads_[i] = expert_loads_[2 * i];
-      expert_load_steps_[i] = expert_load_steps_[2 * i];
-    }
-    expert_loads_.resize((expert_loads_.size() + 1) / 2);
-    expert_load_steps_.resize(expert_loads_.size());
-  }
-}
-
-void RunLog::draw_expert_loads() const {
-  if (expert_loads_.empty()) {
-    return;
-  }
-  draw::HeatMap map{
-      .title = "load of the experts, sorted in ascending order (1: an even share)",
-      .x_label = "expert",
-      .y_label = "step",
-      .row_names = expert_load_steps_,
-      .rows = expert_loads_.size(),
-      .columns = expert_loads_.front().size()};
-  for (const auto& row : expert_loads_) {
-    map.values.insert(map.values.end(), row.begin(), row.end());
-  }
-  write_file_atomically(folder_ / "expert_load.svg", draw::heat_map_svg(map));
-}
-
 // Warns once per file: the run continues, and so would the warnings.
 void RunLog::warn_of_full_disk() {
   for (const std::string& problem :
        {metrics_.problem(),
         tensorboard_ ? tensorboard_->problem() : std::string(),
         profiler_.problem(),
+        expert_loads_ ? expert_loads_->problem() : std::string(),
         step_profile_ ? step_profile_->problem() : std::string()}) {
     if (!problem.empty() && warned_.insert(problem.substr(0, problem.find(':'))).second) {
       log_.warn("{}", problem);
@@ -244,8 +204,8 @@ std::map<std::string, double> RunLog::step_ended(
   }
 
   warn_of_full_disk();
-  if (result.tokens_per_expert.defined() && (state.step == 1 || state.step % config_.metrics.log_freq == 0)) {
-    remember_expert_loads(state.step, result.tokens_per_expert);
+  if (expert_loads_ && result.tokens_per_expert.defined()) {
+    expert_loads_->add(state.step, result.tokens_per_expert);
   }
   const int64_t left = config_.training.steps - state.step;
   std::string text = fmt::format(
@@ -335,7 +295,9 @@ void RunLog::finish() {
   if (first_step_ < config_.training.steps) {
     log_.info("goodput    {}", goodput_.describe(seconds));
   }
-  draw_expert_loads();
+  if (expert_loads_) {
+    expert_loads_->draw();
+  }
   std::vector<draw::PlotSeries> series;
   for (const auto& [key, name] : {std::pair{"loss", "training"}, std::pair{"validation_loss", "validation"}}) {
     metric::MetricSeries read = metric::read_metric(folder_ / "metrics.jsonl", key);

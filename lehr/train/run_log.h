@@ -15,6 +15,7 @@
 #include "lehr/metric/throughput.h"
 #include "lehr/peft/inject.h"
 #include "lehr/train/config.h"
+#include "lehr/train/expert_loads.h"
 #include "lehr/train/goodput.h"
 #include "lehr/train/profiler.h"
 #include "lehr/train/ranks.h"
@@ -95,8 +96,6 @@ class RunLog {
   void warn_of_full_disk();
   void show_table();
   void write_prometheus(int64_t step, const std::map<std::string, double>& metrics);
-  void remember_expert_loads(int64_t step, const at::Tensor& tokens_per_expert);
-  void draw_expert_loads() const;
 
   void report_start(
       const descriptor::ModelArgs& args,
@@ -112,11 +111,9 @@ class RunLog {
   Logger& log_;
   std::filesystem::path folder_;
   descriptor::ModelCounts counts_;
-  std::vector<std::vector<double>> expert_loads_;  // one row per logged step: experts of all MoE layers, sorted
-                                                   // together
-  std::vector<std::string> expert_load_steps_;
-  double peak_flops_;             // of all ranks together; 0 if unknown
-  std::set<std::string> warned_;  // files
+  std::optional<ExpertLoads> expert_loads_;  // with experts
+  double peak_flops_;                        // of all ranks together; 0 if unknown
+  std::set<std::string> warned_;             // files
   double began_ = metric::ThroughputMeter::steady_seconds();
   int64_t first_step_;
   metric::MetricsLog metrics_;
