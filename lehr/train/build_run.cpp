@@ -193,8 +193,13 @@ void build_step(Run& run) {
   const TrainingConfig& training = run.config.training;
   const ReliabilityConfig& reliability = run.config.reliability;
   if (reliability.spike_factor > 0) {
-    run.spikes = std::make_unique<LossSpikes>(
-        reliability, losses_before(run.config.job.dump_folder, run.state.step, reliability.spike_window, run.ranks));
+    run.spikes = std::make_unique<LossSpikes>(reliability, run.state.recent_losses);
+    if (run.state.step > 0 && run.state.recent_losses.empty()) {
+      run.logger.warn(
+          "reliability.spike_factor: the checkpoint has no losses of earlier steps (an older version wrote it), so no "
+          "loss is a spike in the next {} steps",
+          reliability.spike_window);
+    }
   }
   if (reliability.straggler_factor > 0) {
     run.stragglers = std::make_unique<Stragglers>(run.config, run.ranks, run.logger);

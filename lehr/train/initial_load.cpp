@@ -108,6 +108,7 @@ RunState InitialLoad::joined(const ConfiguredRun& now) const {
     state.step = then_->step;
     state.num_tokens = then_->num_tokens;
     state.skipped = then_->skipped;
+    state.recent_losses = then_->recent_losses;
   }
   if (takes("dataloader")) {
     state.sequences_read = continued_data_position(*then_, now, folder_, without("dataloader"));

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "lehr/train/config.h"
-#include "lehr/train/ranks.h"
 
 namespace lehr::train {
 
@@ -31,9 +30,5 @@ class LossSpikes {
   ReliabilityConfig config_;
   std::deque<double> losses_;
 };
-
-/// Returns the last `count` finite losses of steps up to `step` in the run's metrics.jsonl, equally on all ranks, which
-/// call it together: a resumed run then decides as one that was never stopped.
-std::vector<double> losses_before(const std::string& dump_folder, int64_t step, int64_t count, const Ranks& ranks);
 
 }  // namespace lehr::train

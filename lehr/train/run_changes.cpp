@@ -119,6 +119,7 @@ RunState resumed_state(const RunState& then, const ConfiguredRun& now, const std
   state.skipped = then.skipped;
   state.schedule_ahead = then.schedule_ahead;
   state.validation_loss = then.validation_loss;
+  state.recent_losses = then.recent_losses;
   state.sequences_read = continued_data_position(then, now, folder, otherwise);
   require(
       then.optimizer.empty() || then.optimizer == state.optimizer,

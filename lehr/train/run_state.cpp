@@ -19,6 +19,7 @@ void RunState::fields(FieldVisitor& v) {
   v.optional("optimizer", optimizer, "The value of optimizer.name.");
   v.optional("learning_rates", learning_rates, "The values of optimizer.lr and of its param_groups.");
   v.optional("validation_loss", validation_loss, "Loss of the validation after these steps (checkpoint.keep_best).");
+  v.optional("recent_losses", recent_losses, "Losses of the last reliability.spike_window steps, oldest first.");
   v.optional("data_fingerprint", data_fingerprint, "Identifies the data and its order.");
   v.optional("packing", packing, "The value of data.packing, for text.");
   v.optional("base_fingerprint", base_fingerprint, "Identifies the base weights of adapters.");

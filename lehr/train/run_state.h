@@ -34,6 +34,9 @@ struct RunState {
   std::vector<double> learning_rates = {};
   /// Loss of the validation after `step`, with checkpoint.keep_best; unset if there was none.
   std::optional<double> validation_loss = {};
+  /// The last losses that count for reliability.spike_factor, at most spike_window, oldest first; empty in older
+  /// checkpoints.
+  std::vector<double> recent_losses = {};
   std::string data_fingerprint = {};  ///< Identifies the data and its order; empty in older checkpoints.
   /// data.packing of text ("concat" or "whole"), of which the fingerprint knows only the number of sequences; empty for
   /// other data and in older checkpoints.

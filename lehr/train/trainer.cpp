@@ -1,5 +1,6 @@
 #include "lehr/train/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -151,6 +152,12 @@ void Trainer::log_communicators() const {
 void Trainer::log_step(RunState state, const StepResult& result, double learning_rate) {
   run_->state.skipped += result.updated ? 0 : 1;
   state.skipped = run_->state.skipped;
+  if (std::isfinite(result.loss) && result.work.valid > 0) {
+    std::vector<double>& losses = run_->state.recent_losses;
+    losses.push_back(result.loss);
+    const auto extra = static_cast<int64_t>(losses.size()) - run_->config.reliability.spike_window;
+    losses.erase(losses.begin(), losses.begin() + std::max<int64_t>(extra, 0));
+  }
   result_.step = state.step;
   result_.loss = result.loss;
   const auto metrics =

@@ -56,15 +56,19 @@ struct Spiked {
 };
 
 Spiked run_with_spike(
-    const testing::Folder& folder, const std::string& on_spike, const testing::Mesh& mesh, int64_t stop_after = 0) {
-  auto config = testing::tiny_run(
-      folder.path(),
-      {{"reliability.spike_factor", "2.0"},
-       {"reliability.spike_window", "4"},
-       {"reliability.on_spike", on_spike},
-       {"training.dtype", "float64"},
-       {"checkpoint.interval", "100"},
-       {"validation.enable", "false"}});
+    const testing::Folder& folder,
+    const std::string& on_spike,
+    const testing::Mesh& mesh,
+    int64_t stop_after = 0,
+    const Overrides& more = {}) {
+  const Overrides watched{
+      {"reliability.spike_factor", "2.0"},
+      {"reliability.spike_window", "4"},
+      {"reliability.on_spike", on_spike},
+      {"training.dtype", "float64"},
+      {"checkpoint.interval", "100"},
+      {"validation.enable", "false"}};
+  auto config = testing::tiny_run(folder.path(), testing::joined(watched, more));
   config.parallelism.data_parallel_shard_degree = mesh.dp_shard;
   config.parallelism.tensor_parallel_degree = mesh.tp;
   Spiked result;
@@ -143,6 +147,31 @@ TEST(LossSpikes, AResumedRunDecidesLikeOneThatWasNeverStopped) {
       }
     }
   }
+}
+
+TEST(LossSpikes, ARunThatContinuesAnotherDecidesLikeIt) {
+  const testing::Folder whole, first, second;
+  const Spiked expected = run_with_spike(whole, "skip", {});
+  run_with_spike(first, "skip", {}, 6);
+  const std::string other = (first.path() / "out/checkpoints/step-6").string();
+  const Spiked run = run_with_spike(
+      second,
+      "skip",
+      {},
+      0,
+      {{"checkpoint.initial_load_path", '"' + other + '"'}, {"checkpoint.initial_load_model_only", "false"}});
+  EXPECT_EQ(run.error, "");
+  EXPECT_EQ(run.skipped, expected.skipped);
+  EXPECT_EQ(run.losses, std::vector<double>(expected.losses.begin() + 6, expected.losses.end()));
+}
+
+TEST(LossSpikes, ARunThatIsWatchedFromAResumeOnKnowsItsEarlierLosses) {
+  const testing::Folder whole, parts;
+  const Spiked expected = run_with_spike(whole, "skip", {});
+  run_with_spike(parts, "warn", {}, 6, {{"reliability.spike_factor", "0"}, {"reliability.spike_window", "32"}});
+  const Spiked run = run_with_spike(parts, "skip", {});
+  EXPECT_EQ(run.losses, expected.losses);
+  EXPECT_EQ(run.skipped, expected.skipped);
 }
 
 }  // namespace
