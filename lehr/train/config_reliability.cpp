@@ -61,6 +61,22 @@ void ReliabilityConfig::check(Problems& problems) const {
         "reliability.straggler_factor",
         fmt::format("expected 0, or a factor above 1, such as 1.3; found {}", straggler_factor));
   }
+  const ReliabilityConfig usual;
+  const auto require_use = [&](const char* key, bool is_set, bool is_used, const char* by) {
+    if (is_set && !is_used) {
+      problems.add(
+          std::string("reliability.") + key, fmt::format("has no effect without {}; set that, too, or remove it", by));
+    }
+  };
+  require_use("spike_window", spike_window != usual.spike_window, spike_factor != 0, "spike_factor");
+  require_use("on_spike", on_spike != usual.on_spike, spike_factor != 0, "spike_factor");
+  require_use(
+      "straggler_window", straggler_window != usual.straggler_window, straggler_factor != 0, "straggler_factor");
+  require_use(
+      "on_corruption",
+      on_corruption != usual.on_corruption,
+      hash_every_n_steps != 0 || recompute_every_n_steps != 0,
+      "hash_every_n_steps or recompute_every_n_steps");
 }
 
 void ReliabilityConfig::check_run(Problems& problems, const TrainingConfig& training) const {

@@ -51,6 +51,22 @@ void check_pairs(const TrainConfig& config, Problems& problems) {
   }
 }
 
+void check_keys_of_task(const TrainingConfig& training, Problems& problems) {
+  const TrainingConfig usual;
+  const bool scores = descriptor::is_classifier(head_of(training.task)), embeds = training.task == TaskKind::embedding;
+  for (const auto& [key, is_set, is_used] :
+       {std::tuple("num_labels", training.num_labels != usual.num_labels, scores),
+        std::tuple("classifier_dropout", training.classifier_dropout != usual.classifier_dropout, scores),
+        std::tuple(
+            "contrastive_temperature", training.contrastive_temperature != usual.contrastive_temperature, embeds)}) {
+    if (is_set && !is_used) {
+      problems.add(
+          std::string("training.") + key,
+          fmt::format("has no effect while training.task is \"{}\"; remove it", name_of(training.task)));
+    }
+  }
+}
+
 void check_mtp(const TrainConfig& config, Problems& problems) {
   if (config.training.mtp_loss_coef == 0) {
     return;
@@ -79,6 +95,7 @@ void TrainConfig::check_task(Problems& problems) const {
       problems.add("data.datasets." + std::to_string(i) + ".kind", "conversations need training.task = \"sft\"");
     }
   }
+  check_keys_of_task(training, problems);
   check_mtp(*this, problems);
   if (sample.prompt && reads_whole_texts(training.task)) {
     problems.add(
