@@ -390,8 +390,9 @@ CLASS = {"qwen2": "Qwen2", "smollm3": "SmolLM3", "gemma3_text": "Gemma3", "gemma
          "deepseek_v3": "DeepseekV3", "glm4_moe": "Glm4Moe", "qwen3_next": "Qwen3Next", "qwen3_5_text": "Qwen3_5",
          "qwen3_5_moe_text": "Qwen3_5Moe", "nemotron_h": "NemotronH",
          "gpt_oss": "GptOss", "minimax_m2": "MiniMaxM2"}
-NO_CLASSIFIER = {"gemma4_text", "glm4_moe", "minimax_m2", "nemotron_h", "qwen3_5_text", "qwen3_5_moe_text"}
-NO_TOKEN_CLASSIFIER = NO_CLASSIFIER | {"olmo2", "olmo3", "gemma3_text"}
+# For which transformers has no class, or none that its auto class finds.
+NO_CLASSIFIER = {"gemma4_text", "glm4_moe", "minimax_m2", "nemotron_h", "qwen3_5_moe_text"}
+NO_TOKEN_CLASSIFIER = NO_CLASSIFIER | {"olmo2", "olmo3", "gemma3_text", "qwen3_5_text"}
 # Where null is the number of heads.
 NULL_KEY_VALUE_HEADS = {"llama", "qwen2", "qwen3", "smollm3", "olmo2", "olmo3", "deepseek_v3"}
 # Keys whose defaults fit all configs.
