@@ -102,7 +102,7 @@ train::TrainSpecs Trainer::specs_of(const train::TrainConfig& config) const {
     spec.build.data = [options = options_](
                           const train::TrainConfig& of,
                           const data::Tokenizer&,
-                          int64_t,
+                          const train::ModelIds&,
                           const std::function<void(const std::string&)>&) {
       return own_data(of, options.data, options.exchange);
     };
