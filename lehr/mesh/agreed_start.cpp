@@ -1,6 +1,7 @@
 #include "lehr/mesh/agreed_start.h"
 
 #include <fmt/ranges.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <algorithm>
 #include <random>

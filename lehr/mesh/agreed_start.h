@@ -1,12 +1,14 @@
 // The start of ranks whose store may hold the keys of an earlier start.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+namespace c10d {
+class Store;
+}
 
 namespace lehr::mesh {
 
