@@ -220,10 +220,9 @@ StageCost cost_of(const StageMeasurement& stage, double expert_share, const Cost
       .backward = action(stage.backward, true),
       .backward_input = action(stage.backward_input, false),
       .backward_weight = action(stage.backward_weight, true)};
-  // The norm reads gradients; the update reads them again, and reads and writes values and state.
-  const double touched =
-      2.0 * static_cast<double>(stage.gradient_bytes + stage.parameter_bytes + stage.optimizer_bytes) +
-      2.0 * static_cast<double>(stage.compute_copy_bytes);
+  // The norm reads gradients; the update reads them again, and reads and writes trained values and state.
+  const double touched = 2.0 * static_cast<double>(stage.gradient_bytes + stage.trained_bytes + stage.optimizer_bytes) +
+                         2.0 * static_cast<double>(stage.compute_copy_bytes);
   cost.optimizer = touched / context.machine.memory_bandwidth();
   for (const auto& [place, measured] : stage.passes) {
     const bool weights =

@@ -16,8 +16,7 @@ int64_t copied(const train::TrainConfig& config, const StageMeasurement& stage) 
   if (!config.checkpoint.enable) {
     return 0;
   }
-  return config.checkpoint.copies() *
-         ((config.peft.has_adapters() ? 0 : stage.parameter_bytes) + stage.optimizer_bytes);
+  return config.checkpoint.copies() * stage.saved_bytes(config.peft.has_adapters());
 }
 
 double extra_flops(double recomputed, double all) {

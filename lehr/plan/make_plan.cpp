@@ -105,7 +105,8 @@ void predict_goodput(Plan& plan) {
   std::vector<double> bytes(plan.memory.size());
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     const StageMeasurement& s = plan.stages[stage].measured;
-    bytes[static_cast<size_t>(plan.rank_of_stage[stage])] += static_cast<double>(s.parameter_bytes + s.optimizer_bytes);
+    bytes[static_cast<size_t>(plan.rank_of_stage[stage])] +=
+        static_cast<double>(s.saved_bytes(plan.run.config.peft.has_adapters()));
   }
   GoodputPrediction found{.checkpoint_bytes = *std::max_element(bytes.begin(), bytes.end())};
   found.failures = failure_model(

@@ -96,6 +96,7 @@ void measure_parameters(const train::TrainConfig& config, StageRun& run, StageMe
     for (const auto& [name, parameter] : list) {
       const at::Tensor& value = parameter->value();
       result.parameter_bytes += bytes_of(value);
+      result.trained_bytes += parameter->trainable() ? bytes_of(value) : 0;
       if (run.sharded() == nullptr && !parameter->shown().is_same(value)) {
         result.compute_copy_bytes += bytes_of(parameter->shown());
       }

@@ -111,7 +111,10 @@ class RankAccount {
     MemoryByKind during = held_;
     during[MemoryKind::gathered] += std::max(0.0, whole - stayed);
     during[MemoryKind::gradients] += gradients;
-    during[MemoryKind::workspace] += std::max(0.0, peak - gradients - whole - before);
+    const double rest = std::max(0.0, peak - gradients - whole - before);
+    const double kept = forward ? std::min(bytes_of(action.kept), rest) : 0;
+    during[MemoryKind::activations] += kept;
+    during[MemoryKind::workspace] += rest - kept;
     note(timed.start, during);
     if (first_backward) {
       later(timed.end, MemoryKind::gradients, coming);

@@ -87,7 +87,11 @@ void hold_embedding(StageMeasurement& stage, nn::Model& model, const CostContext
   // Bytes per element at rest are those of the stage's other parameters.
   const double more = elements / all * static_cast<double>(context.mesh.tensor_parallel - 1);
   for (int64_t* bytes :
-       {&stage.parameter_bytes, &stage.compute_copy_bytes, &stage.gradient_bytes, &stage.optimizer_bytes}) {
+       {&stage.parameter_bytes,
+        &stage.trained_bytes,
+        &stage.compute_copy_bytes,
+        &stage.gradient_bytes,
+        &stage.optimizer_bytes}) {
     *bytes += rounded(more * static_cast<double>(*bytes));
   }
   stage.whole_gradient_bytes += rounded(more * static_cast<double>(stage.whole_gradient_bytes));

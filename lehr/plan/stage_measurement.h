@@ -90,6 +90,7 @@ struct StageMeasurement {
   /// @name At rest, in bytes of this rank's shards
   /// @{
   int64_t parameter_bytes = 0;
+  int64_t trained_bytes = 0;       ///< Those of trainable parameters; with adapters the base is frozen.
   int64_t compute_copy_bytes = 0;  ///< On one device in mixed precision: the parameters in the compute dtype.
   int64_t gradient_bytes = 0;      ///< From the first backward of a step to its end.
   /// Additional bytes until the last backward of a step of several micro-batches: gradients that are reduced once per
@@ -103,6 +104,8 @@ struct StageMeasurement {
   int64_t at_rest() const {
     return parameter_bytes + compute_copy_bytes + gradient_bytes + optimizer_bytes + other_bytes;
   }
+  /// The bytes that a checkpoint holds of this rank, of a whole model or of adapters.
+  int64_t saved_bytes(bool adapters) const { return (adapters ? trained_bytes : parameter_bytes) + optimizer_bytes; }
   /// @}
 
   /// @name Fully sharded: bytes of unsharded parameters

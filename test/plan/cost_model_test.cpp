@@ -43,7 +43,8 @@ TEST(CostOf, HasTheSecondsOfItsFormulas) {
   StageMeasurement stage;
   stage.num_layers = 3;
   stage.forward = {.matmul_flops = 4e12, .attention_flops = 1e12, .pointwise_bytes = 5'000'000'000};
-  stage.parameter_bytes = 1'000'000'000;
+  stage.parameter_bytes = 9'000'000'000;  // of which the update touches the trained ones
+  stage.trained_bytes = 1'000'000'000;
   stage.gradient_bytes = 2'000'000'000;
   stage.optimizer_bytes = 4'000'000'000;
   const StageCost cost = cost_of(stage, /*expert_share=*/0.5, {.machine = machine, .mesh = {}, .compute = at::kFloat});

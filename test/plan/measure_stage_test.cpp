@@ -134,6 +134,17 @@ TEST_F(MeasureStage, MemoryIsThatOfAdapters) {
   expect_same_bytes(planned.on_meta(), planned.on_cpu());
 }
 
+TEST_F(MeasureStage, TrainedBytesAreWithoutAFrozenBase) {
+  const StageMeasurement whole = Planned(model_of("qwen3")).on_meta();
+  EXPECT_EQ(whole.trained_bytes, whole.parameter_bytes);
+  EXPECT_EQ(whole.saved_bytes(false), whole.parameter_bytes + whole.optimizer_bytes);
+  const StageMeasurement adapters =
+      Planned(model_of("qwen3", {{"peft.method", "lora"}, {"checkpoint.initial_load_path", "base"}})).on_meta();
+  EXPECT_EQ(adapters.trained_bytes, adapters.gradient_bytes);  // both in float32
+  EXPECT_LT(adapters.trained_bytes, adapters.parameter_bytes / 2);
+  EXPECT_EQ(adapters.saved_bytes(true), adapters.trained_bytes + adapters.optimizer_bytes);
+}
+
 TEST_F(MeasureStage, MemoryIsThatOfAdaptersOnStages) {
   const Planned planned(model_of(
       "qwen3",

@@ -168,6 +168,28 @@ TEST(MakePlan, GoodputIsThatOfItsSavesAndFailures) {
   EXPECT_FALSE(plan_of(overrides, machine).goodput);
 }
 
+TEST(MakePlan, ASaveOfAdaptersIsWithoutTheirBase) {
+  const auto overrides = model_of("qwen3", {{"peft.method", "lora"}, {"checkpoint.initial_load_path", "base"}});
+  const Plan plan = plan_of(overrides, {.device_mtbf_hours = 1});
+  const StageMeasurement& stage = plan.stages.front().measured;
+  EXPECT_DOUBLE_EQ(
+      value_of(plan.goodput, "goodput").checkpoint_bytes,
+      static_cast<double>(stage.trained_bytes + stage.optimizer_bytes));
+}
+
+// A micro-batch keeps 60 of the 100 bytes that its forward takes at most; the backward takes no more than these.
+TEST(MemoryByRank, CountsWhatAForwardKeepsAsActivations) {
+  StageMeasurement stage;
+  stage.forward = {.peak = 100, .kept = 60};
+  stage.backward.peak = stage.first_backward_peak = stage.last_backward_peak = stage.only_backward_peak = 60;
+  const pipeline::Program program = pipeline::build_program({.num_ranks = 1, .num_microbatches = 1});
+  const pipeline::PipelineCosts costs{.forward = {1}, .backward_input = {1}, .backward_weight = {0}};
+  const auto memory = memory_by_rank(pipeline::simulate(program, costs), {&stage}, /*splits_backward=*/false);
+  EXPECT_EQ(memory[0].peak.total(), 100);
+  EXPECT_EQ(memory[0].peak[MemoryKind::activations], 60);
+  EXPECT_EQ(memory[0].peak[MemoryKind::workspace], 40);
+}
+
 TEST(MakePlan, TimeSharesSumToTheStep) {
   const Plan plan = plan_of(
       pipeline_of(
