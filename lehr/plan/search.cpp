@@ -9,6 +9,7 @@
 #include "lehr/nn/moe.h"
 #include "lehr/pipeline/check_program.h"
 #include "lehr/pipeline/communication.h"
+#include "lehr/plan/equal_layers.h"
 #include "lehr/plan/mesh_stages.h"
 #include "lehr/plan/search_space.h"
 #include "lehr/plan/step_time.h"
@@ -31,11 +32,7 @@ class Search {
   Search(const train::TrainConfig& config, const train::TrainSpec& spec, const Machine& machine, size_t best)
       : config_(config), spec_(spec), machine_(machine), best_(best), stages_(config, spec, machine) {
     args_ = spec.build.model_args(config, spec.family, *data::load_tokenizer("byte", "tokenizer.path"));
-    const auto form = args_->decoder_form().value_or(descriptor::DecoderForm{});
-    require(
-        !args_->is_heterogeneous() && form.num_kv_shared_layers == 0 && form.hidden_size_per_layer_input == 0,
-        "lehr plan --search: one measured layer stands for all layers, but the layers of this model differ "
-        "(block_configs, num_kv_shared_layers or hidden_size_per_layer_input in its config.json); plan single meshes");
+    require_equal_layers(config, spec, *args_);
     const auto model = args_->build({});
     num_layers_ = model->num_local_layers();
     stages_.set_layers(num_layers_);

@@ -5,12 +5,31 @@
 
 #include "lehr/data/tokenizer.h"
 #include "lehr/mesh/distributed_context.h"
+#include "lehr/plan/equal_layers.h"
 #include "lehr/plan/experts.h"
 
 namespace lehr::plan {
 
 namespace {
 constexpr int64_t kPieces = 3;  // first, middle and last stage
+
+// At least two layers, so that workspace no longer grows; and the middle stage of a model has no dense layers.
+int64_t base_of(int64_t dense_layers) {
+  return std::max<int64_t>(2, dense_layers);
+}
+
+// Sets how peaks grow with a layer. Workspace and unsharded parameters are those of two layers at most.
+void set_peaks(StageMeasurement& layer) {
+  const int64_t kept = layer.forward.kept, kept_for_wgrad = layer.backward_input.kept;
+  layer.forward.peak = layer.backward.peak = layer.last_backward_peak = kept;
+  layer.backward_input.peak = std::max(kept, kept_for_wgrad);
+  layer.backward_weight.peak = kept_for_wgrad;
+  // The first backward of a step frees activations, and allocates gradients.
+  layer.only_backward_peak = std::max(kept, layer.gradient_bytes);
+  layer.first_backward_peak = std::max(kept, layer.gradient_bytes + layer.whole_gradient_bytes);
+  layer.gathered_peak = 0;
+}
+
 constexpr auto kActions = {
     &StageMeasurement::forward,
     &StageMeasurement::backward,
@@ -73,6 +92,7 @@ StageMeasurement add(const StageMeasurement& a, const StageMeasurement& b, doubl
       .parameters = add(a.parameters, b.parameters, factor),
       .weights = add(a.weights, b.weights, factor),
       .parameter_bytes = add(a.parameter_bytes, b.parameter_bytes, factor),
+      .trained_bytes = add(a.trained_bytes, b.trained_bytes, factor),
       .compute_copy_bytes = add(a.compute_copy_bytes, b.compute_copy_bytes, factor),
       .gradient_bytes = add(a.gradient_bytes, b.gradient_bytes, factor),
       .whole_gradient_bytes = add(a.whole_gradient_bytes, b.whole_gradient_bytes, factor),
@@ -141,50 +161,83 @@ StagePieces::StagePieces(const train::TrainConfig& config, const train::TrainSpe
   small.training.global_batch_size = small.training.local_batch_size * p.data_parallel_shard_degree * kPieces;
   shard_ranks_ = p.data_parallel_shard_degree * p.context_parallel_degree;
   const auto tokenizer = data::load_tokenizer("byte", "tokenizer.path");
+  const auto args_of = [&] { return spec.build.model_args(small, spec.family, *tokenizer); };
   const auto measure = [&](int64_t layers, int64_t stage) {
-    small.model.args.num_hidden_layers = layers;
-    const auto args = spec.build.model_args(small, spec.family, *tokenizer);
-    if (layers == kPieces && stage == 1) {
-      const auto model = spec.build.model(small, *args, {.current_stage = stage, .num_stages = kPieces});
-      expert_visits_ = plan::expert_visits(*model);
-    }
+    small.model.args.num_hidden_layers = layers * kPieces;
     return measure_stage(
         small,
         spec,
-        *args,
+        *args_of(),
         {.stage = stage,
          .rank_of_stage = {0, 1, 2},
          .world_size = kPieces * p.data_parallel_shard_degree * others,
          .with_passes = false});
   };
-  first_ = measure(kPieces, 0);
-  middle_ = measure(kPieces, 1);
-  last_ = measure(kPieces, 2);
-  two_ = measure(2 * kPieces, 1);
+  const int64_t dense = leading_dense_layers(*args_of());
+  base_ = base_of(dense);
+  base_stages_ = {.first = measure(base_, 0), .middle = measure(base_, 1), .last = measure(base_, 2)};
+  const auto model = spec.build.model(small, *args_of(), {.current_stage = 1, .num_stages = kPieces});
+  expert_visits_ = plan::expert_visits(*model);
+  one_layer_.first = measure(1, 0);
+  if (dense < 2) {
+    one_layer_.middle = measure(1, 1);
+    one_layer_.last = measure(1, 2);
+    layer_ = add(base_stages_.middle, one_layer_.middle, -1);
+    set_peaks(layer_);
+  } else {  // the middle stage would be dense
+    layer_ = add(measure(base_ + 1, 1), base_stages_.middle, -1);
+    set_peaks(layer_);
+    one_layer_.middle = add(base_stages_.middle, layer_, static_cast<double>(1 - base_));
+    one_layer_.last = add(base_stages_.last, layer_, static_cast<double>(1 - base_));
+  }
+}
+
+std::vector<int64_t> StagePieces::measured_layers(const descriptor::ModelArgs& args) {
+  const int64_t base = base_of(leading_dense_layers(args));
+  return {kPieces, kPieces * base, kPieces * (base + 1)};  // the last one for models with dense layers
+}
+
+// The stage on the measured number of ranks.
+StageMeasurement StagePieces::with_layers(const StageShape& shape) const {
+  const int64_t measured = shape.layers < base_ ? 1 : base_;
+  const Stages& from = measured == base_ ? base_stages_ : one_layer_;
+  const auto more = static_cast<double>(shape.layers - measured);
+  const StageMeasurement middle = add(from.middle, layer_, more);
+  const StageMeasurement last = add(from.last, layer_, more);
+  if (!shape.first) {
+    return shape.last ? last : middle;
+  }
+  StageMeasurement first = add(from.first, layer_, more);
+  if (more > 0) {
+    // Either the layers decide, when all activations are there, or the embeddings, at the begin of forward or the end
+    // of backward, when only gradients are. (Of split backwards, tensors for wgrads are there at the end, too.)
+    for (auto action : {&StageMeasurement::forward, &StageMeasurement::backward}) {
+      (first.*action).peak = std::max((from.first.*action).peak, (middle.*action).peak);
+    }
+    const int64_t gradients = layer_.gradient_bytes, unreduced = gradients + layer_.whole_gradient_bytes;
+    first.first_backward_peak =
+        std::max(add(from.first.first_backward_peak, unreduced, more), middle.first_backward_peak);
+    first.last_backward_peak = std::max(from.first.last_backward_peak, middle.last_backward_peak);
+    first.only_backward_peak = std::max(add(from.first.only_backward_peak, gradients, more), middle.only_backward_peak);
+  }
+  if (!shape.last) {
+    return first;
+  }
+  // A stage with both ends: the sum of first and last stage, without the layers that it counts twice.
+  StageMeasurement whole = add(add(first, last, 1), middle, -1);
+  for (auto action : kActions) {
+    (whole.*action).peak = std::max((first.*action).peak, (last.*action).peak);
+  }
+  whole.gathered_peak = std::max(first.gathered_peak, last.gathered_peak);
+  for (auto peak : kBackwardPeaks) {
+    whole.*peak = std::max(first.*peak, last.*peak);
+  }
+  whole.boundary_bytes = 0;
+  return whole;
 }
 
 StageMeasurement StagePieces::stage(const StageShape& shape, int64_t shard_ranks, int64_t replicas) const {
-  // One layer is the difference of middle stages with two layers and with one.
-  const StageMeasurement layer = add(two_, middle_, -1);
-  const auto more = static_cast<double>(shape.layers - 1);
-  StageMeasurement stage = middle_;
-  if (shape.first && shape.last) {
-    // A stage with both ends: the sum of first and last stage, minus one layer that it counts twice.
-    stage = add(add(first_, last_, 1), middle_, -1);
-    for (auto action : kActions) {
-      (stage.*action).peak = std::max((first_.*action).peak, (last_.*action).peak);
-    }
-    stage.gathered_peak = std::max(first_.gathered_peak, last_.gathered_peak);
-    for (auto peak : kBackwardPeaks) {
-      stage.*peak = std::max(first_.*peak, last_.*peak);
-    }
-    stage.boundary_bytes = 0;
-  } else if (shape.first) {
-    stage = first_;
-  } else if (shape.last) {
-    stage = last_;
-  }
-  stage = add(stage, layer, more);
+  StageMeasurement stage = with_layers(shape);
   // Bytes of sharded tensors scale with the size of a shard.
   const double shards = static_cast<double>(shard_ranks_) / static_cast<double>(shard_ranks);
   const bool reduces_once = stage.whole_gradient_bytes > 0;
@@ -193,6 +246,8 @@ StageMeasurement StagePieces::stage(const StageShape& shape, int64_t shard_ranks
     if (!reduces_once || peak == &StageMeasurement::only_backward_peak) {
       stage.*peak += scaled(gradients, shards) - gradients;
     }
+    // At the begin of backward there are all activations and no gradients yet.
+    stage.*peak = std::max(stage.*peak, stage.backward.peak);
   }
   if (reduces_once) {  // unreduced gradients have the same size on any number of ranks
     stage.whole_gradient_bytes += stage.gradient_bytes - scaled(stage.gradient_bytes, shards);
@@ -203,6 +258,7 @@ StageMeasurement StagePieces::stage(const StageShape& shape, int64_t shard_ranks
   }
   for (auto bytes :
        {&StageMeasurement::parameter_bytes,
+        &StageMeasurement::trained_bytes,
         &StageMeasurement::compute_copy_bytes,
         &StageMeasurement::gradient_bytes,
         &StageMeasurement::optimizer_bytes}) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lehr/plan/measure_stage.h"
 #include "lehr/train/config.h"
@@ -26,14 +27,17 @@ int64_t bytes_of_copies(const Communication& gather);
 
 /// The stages of a model for one layout of its layers (tp, cp, ep). Measures stages of one and two layers with one
 /// micro-batch size, and extrapolates linearly in the number of layers and in the number of ranks that share the
-/// parameters.
+/// parameters. Beyond two layers, peaks grow by what a layer keeps (or by its gradients): workspace stays.
 class StagePieces {
  public:
   /// Measures with the tensor, context and expert degrees, the activation_checkpoint and fsdp_reduce_each_microbatch of
   /// `config`, with the policy all_but_last and micro-batches of training.local_batch_size sequences; other degrees of
-  /// `config` are ignored. Layers that differ from each other count as the model's middle layers. Throws usage errors
-  /// if the model cannot be laid out so.
+  /// `config` are ignored. Of a model with dense layers before its MoE layers, middle and last stages have MoE layers
+  /// only; other layers must be equal (require_equal_layers). Throws usage errors if the model cannot be laid out so.
   StagePieces(const train::TrainConfig& config, const train::TrainSpec& spec);
+
+  /// Returns the numbers of layers of the models that are measured for a model with `args`.
+  static std::vector<int64_t> measured_layers(const descriptor::ModelArgs& args);
 
   /// Returns a stage in a mesh whose parameters are sharded over `shard_ranks` (dp_shard x cp) with `replicas` copies.
   StageMeasurement stage(const StageShape& shape, int64_t shard_ranks, int64_t replicas) const;
@@ -49,9 +53,16 @@ class StagePieces {
   double expert_visits() const { return expert_visits_; }
 
  private:
+  struct Stages {
+    StageMeasurement first, middle, last;
+  };
+  StageMeasurement with_layers(const StageShape& shape) const;
+
   int64_t shard_ranks_ = 1;  // of the measured stages
   double expert_visits_ = 0;
-  StageMeasurement first_, middle_, two_, last_;
+  int64_t base_ = 2;  // layers of `base_stages_`
+  Stages one_layer_, base_stages_;
+  StageMeasurement layer_;  // the difference that a layer makes
 };
 
 }  // namespace lehr::plan
