@@ -26,7 +26,9 @@ void Comparison::compare(const std::string& name, const at::Tensor& computed, co
 
 bool Comparison::compare_in(
     ReferenceFile& file, const std::string& name, const at::Tensor& computed, const at::Tensor& visible) {
-  const auto shown = [&](const at::Tensor& x) { return visible.defined() ? x * visible.to(x.device()) : x; };
+  const auto shown = [&](const at::Tensor& x) {
+    return visible.defined() ? x.masked_fill(~visible.to(x.device()), 0) : x;
+  };
   const std::string twin = name + kFloat64Suffix;
   if (file.has(name)) {
     compare(file.prefix() + name, shown(computed), shown(file.tensor(name)));

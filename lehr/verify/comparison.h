@@ -36,8 +36,8 @@ class Comparison {
   bool has(const std::string& name) const { return reference_.has(name); }
 
   void compare(const std::string& name, const at::Tensor& computed, const at::Tensor& expected);
-  /// Compares with the file's tensor of that name and its twin. If `visible` is defined, all tensors are multiplied by
-  /// it. Returns false if the file has neither.
+  /// Compares with the file's tensor of that name and its twin. If `visible`, a mask, is defined, only elements where
+  /// it is true. Returns false if the file has neither.
   bool compare_in(
       ReferenceFile& file, const std::string& name, const at::Tensor& computed, const at::Tensor& visible = {});
   void compare(const std::string& name, const at::Tensor& computed) { compare_in(reference_, name, computed); }

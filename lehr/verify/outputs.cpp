@@ -125,7 +125,7 @@ class Outputs {
     if (comparison_.has("logps")) {
       comparison_.compare("logps", -nll_of(batch, shifted(ids)).narrow(1, 0, tokens - 1));
     }
-    if (comparison_.has("loss_sum")) {
+    if (comparison_.has("loss_sum") && comparison_.has("labels")) {
       comparison_.compare("loss_sum", nll_of(batch, shifted(host("labels"))).sum());
     }
   }
@@ -163,18 +163,22 @@ class Outputs {
     }
     const at::Tensor ids = host("padded_input_ids");
     for (const std::string side : {"padded_right", "padded_left"}) {
+      if (!comparison_.has(side + "_mask")) {
+        continue;
+      }
       const at::Tensor mask = host(side + "_mask").to(at::kBool);
       train::Batch batch{{"input_ids", ids}, {"attention_mask", mask}};
       if (comparison_.has(side + "_position_ids")) {
         batch["position_ids"] = host(side + "_position_ids");
       }
       const at::Tensor logits = logits_of(inputs(batch), ids.size(1));
-      comparison_.compare(side + "_logits", logits * mask.to(logits.device()).unsqueeze(-1));
+      comparison_.compare_in(comparison_.reference(), side + "_logits", logits, mask.unsqueeze(-1));
     }
   }
 
   void packing_rows() {
-    if (!comparison_.has("packed_input_ids")) {
+    if (!comparison_.has("packed_input_ids") || !comparison_.has("packed_doc_ids") ||
+        !comparison_.has("packed_position_ids")) {
       return;
     }
     const at::Tensor ids = host("packed_input_ids"), documents = host("packed_doc_ids");
@@ -190,6 +194,9 @@ class Outputs {
 
   void generation_rows() {
     for (int i = 0; comparison_.has("gen_prompt." + std::to_string(i)); ++i) {
+      if (!comparison_.has("gen_tokens." + std::to_string(i))) {
+        continue;
+      }
       const at::Tensor prompt = host("gen_prompt." + std::to_string(i)).contiguous();
       const at::Tensor expected = host("gen_tokens." + std::to_string(i));
       const train::SamplingOptions greedy{

@@ -173,7 +173,8 @@ class Verifier {
     nn::RouterLosses* losses = model_->router_losses();
     const Node config = descriptor::text_config_of(parse_json_file(folder_of_model_.base / "config.json"));
     const Node* coefficient = config.find("router_aux_loss_coef");
-    if (!has("aux_loss") || losses == nullptr || coefficient == nullptr || coefficient->as_double() == 0) {
+    if (!has("aux_loss") || !has("labels") || losses == nullptr || coefficient == nullptr ||
+        coefficient->as_double() == 0) {
       return;
     }
     losses->begin({.load_balancing = coefficient->as_double()});
@@ -191,7 +192,7 @@ class Verifier {
 
   void trajectory_rows() {
     const Path settings_file = comparison_.folder() / "oracle.json";
-    if (!has("train_input_ids") || !std::filesystem::exists(settings_file)) {
+    if (!has("train_input_ids") || !has("train_labels") || !std::filesystem::exists(settings_file)) {
       return;
     }
     const Node settings = parse_json_file(settings_file);

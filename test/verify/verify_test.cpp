@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "lehr/state/safetensors_writer.h"
 #include "test/train/support.h"
@@ -193,6 +194,38 @@ TEST(Verify, ComparesTwinsInFloat64AndListsWhatItDoesNotCompare) {
   EXPECT_TRUE(ok("grad:" + norm + "_f64"));
   EXPECT_EQ(report.left_out, (std::vector<std::string>{"grad:stranger", "hidden.77_f64"}));
   EXPECT_NE(format_report(report).find("\ngrad:stranger: not compared\n"), std::string::npos);
+}
+
+// Every tensor but input_ids is optional, and logits of padding are not compared.
+TEST(Verify, TakesReferencesWithoutTheirOptionalParts) {
+  const auto source = std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/reference/qwen3moe_sparse_step2";
+  const train::testing::Folder folder;
+  std::filesystem::copy(source, folder.path());
+  std::filesystem::remove(folder.path() / "grads.safetensors");  // their loss is that of the labels
+  auto all = train::testing::tensors(source / "oracle.safetensors", "");
+  all.at("padded_right_logits").masked_fill_(all.at("padded_right_mask").eq(0).unsqueeze(-1), 7);
+  state::NamedTensors oracle;
+  for (const std::string name :
+       {"input_ids",
+        "logits",
+        "aux_loss",
+        "loss_sum",
+        "packed_input_ids",
+        "padded_input_ids",
+        "padded_right_logits",
+        "padded_right_mask",
+        "train_input_ids"}) {
+    oracle.emplace_back(name, all.at(name));
+  }
+  state::save_safetensors(folder.path() / "oracle.safetensors", oracle);
+  const VerifyReport report = verify_folder({.model = folder.path()}, train::testing::families());
+  EXPECT_TRUE(report.ok()) << format_report(report);
+  ASSERT_EQ(report.rows.size(), 2U);
+  EXPECT_EQ(report.rows[0].name, "logits");
+  EXPECT_EQ(report.rows[1].name, "padded_right_logits");
+  EXPECT_EQ(
+      std::set<std::string>(report.left_out.begin(), report.left_out.end()),
+      (std::set<std::string>{"aux_loss", "loss_sum", "packed_input_ids", "train_input_ids"}));
 }
 
 }  // namespace
