@@ -250,6 +250,13 @@ void prune_model(
   for (const std::string& name : report.left_out) {
     fmt::print("{}: left out, because the model does not use it\n", printable(name));
   }
+  if (!report.rescaled_keys.empty()) {
+    fmt::print(
+        "warning: --kv-heads: the norm of the keys spans all heads of a layer, in the child the kept ones, so the "
+        "keys of {} layers have another scale: the child needs training more than those of other families "
+        "(docs/prune.md)\n",
+        report.rescaled_keys.size());
+  }
   print_report(report, parent->decoder_form());
   print_written(options.output, report);
 }

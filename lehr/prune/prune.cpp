@@ -4,6 +4,24 @@
 
 namespace lehr::prune {
 
+namespace {
+// PruneReport::rescaled_keys
+std::vector<int64_t> rescaled_keys(const PruneReport& report, const std::optional<descriptor::DecoderForm>& form) {
+  std::vector<int64_t> layers;
+  if (!form || !form->qk_norm || form->qk_norm_width != nn::QKNormWidth::full) {
+    return layers;
+  }
+  for (size_t layer = 0; layer < report.before.size(); ++layer) {
+    const auto* before = std::get_if<descriptor::AttentionSubblock>(&report.before[layer].attention);
+    const auto* after = std::get_if<descriptor::AttentionSubblock>(&report.after[layer].attention);
+    if (before != nullptr && after != nullptr && after->num_key_value_heads < before->num_key_value_heads) {
+      layers.push_back(static_cast<int64_t>(layer));
+    }
+  }
+  return layers;
+}
+}  // namespace
+
 PruneReport write_pruned(const PruneTarget& target, const Pruning& pruning, const descriptor::ModelFamilies& families) {
   pretrained::require_new_folder(target.output);
   const PrunedModel child(target.model, pruning, families);
@@ -30,6 +48,7 @@ PruneReport write_pruned(const PruneTarget& target, const Pruning& pruning, cons
       state::BoundMap(child.args().state_map(layout).inverse(), child.specs()),
       child,
       families);
+  report.rescaled_keys = rescaled_keys(report, child.args().decoder_form());
   return report;
 }
 

@@ -28,6 +28,9 @@ struct PruneReport : pretrained::WrittenModel {
   std::vector<descriptor::BlockConfig> after;
   std::vector<std::string>
       left_out;  ///< Tensors of the parent that need not be stored, such as a copy of tied embeddings.
+  /// Layers that lost KV heads and whose norm of the keys spans all heads: now it spans the kept ones, so their keys
+  /// have another scale, and the child's output differs by more than the contribution of the removed heads.
+  std::vector<int64_t> rescaled_keys;
 };
 
 /// Writes the child that keeps these parts of the parent: weights, tensor by tensor, in the parent's dtypes and layout

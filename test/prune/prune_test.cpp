@@ -42,6 +42,19 @@ TEST(PruneTarget, AChildThatIsStoppedLeavesNothing) {
   EXPECT_TRUE(fs::is_empty(folder.path()));
 }
 
+// A norm over all heads has no exact cut.
+TEST(PruneReport, NamesLayersWhoseKeysGetAnotherScale) {
+  for (const std::string family : {"olmo2", "qwen3"}) {
+    const Folder folder;
+    const fs::path parent = folder.path() / "parent", child = folder.path() / "child";
+    train::testing::write_model(parent, family, {{4, 32}, {4, 32}, {2, 32}}, /*seed=*/1);
+    const Pruning pruning = choose({.kv_heads = 2, .by = By::first}, blocks_of(parent), nullptr);
+    const PruneReport report = write_pruned({.model = parent, .output = child}, pruning, families());
+    const auto wanted = family == "olmo2" ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{};
+    EXPECT_EQ(report.rescaled_keys, wanted) << family;
+  }
+}
+
 class OfEqualSize : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(
     References,
