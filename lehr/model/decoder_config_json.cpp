@@ -187,8 +187,10 @@ void DecoderConfig::apply(const descriptor::ModelOverrides& o) {
   num_key_value_heads = o.num_key_value_heads.value_or(num_key_value_heads);
   head_dim = o.head_dim.value_or(head_dim);
   max_position_embeddings = o.max_position_embeddings.value_or(max_position_embeddings);
-  if (auto* ntk = std::get_if<nn::DynamicNtkRopeScaling>(&rope_scaling)) {
-    ntk->original_max_position_embeddings = max_position_embeddings;  // config.json has no other length
+  for (nn::RopeScaling* scaling : {&rope_scaling, sliding_rope ? &sliding_rope->scaling : nullptr}) {
+    if (auto* ntk = scaling != nullptr ? std::get_if<nn::DynamicNtkRopeScaling>(scaling) : nullptr) {
+      ntk->original_max_position_embeddings = max_position_embeddings;  // config.json has no other length
+    }
   }
   rope_theta = o.rope_theta.value_or(rope_theta);
   rms_norm_eps = o.rms_norm_eps.value_or(rms_norm_eps);

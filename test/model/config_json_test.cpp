@@ -165,6 +165,12 @@ TEST(ConfigJson, GivesAbsentWindowsAndPositionsTheValuesOfTransformers) {
   EXPECT_EQ(olmo.at("sliding_window").as_int(), 4096);
   EXPECT_EQ(olmo.at("rope_theta").as_double(), 500000);
   EXPECT_EQ(olmo.at("eos_token_id").as_int(), 50279);
+  for (const auto& family : {olmo2_family(), olmo3_family()}) {
+    EXPECT_EQ(written(family, bare).at("pad_token_id").as_int(), 1);
+    Changes unpadded = bare;
+    unpadded.emplace_back("pad_token_id", "null");
+    EXPECT_TRUE(written(family, unpadded).at("pad_token_id").is_null()) << "absent, it would be 1";
+  }
   Changes local = bare;
   local.emplace_back("rope_local_base_freq", "7");
   EXPECT_EQ(to_json(written(olmo3_family(), local)), to_json(olmo)) << "a key of Gemma 3";

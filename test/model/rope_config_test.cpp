@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "lehr/base/value_of.h"
 #include "lehr/config/json.h"
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
@@ -42,10 +43,13 @@ TEST(RopeConfig, DynamicScalingBeginsAfterMaxPositionEmbeddings) {
   // Also of a model whose max_position_embeddings was changed.
   DecoderConfig shape{.max_position_embeddings = 32};
   shape.rope_scaling = nn::DynamicNtkRopeScaling{.factor = 2, .original_max_position_embeddings = 32};
+  shape.sliding_rope = Rope{.scaling = shape.rope_scaling};
   descriptor::ModelOverrides overrides;
   overrides.max_position_embeddings = 64;
   shape.apply(overrides);
-  EXPECT_EQ(std::get<nn::DynamicNtkRopeScaling>(shape.rope_scaling).original_max_position_embeddings, 64);
+  for (const nn::RopeScaling& scaling : {shape.rope_scaling, value_of(shape.sliding_rope, "sliding_rope").scaling}) {
+    EXPECT_EQ(std::get<nn::DynamicNtkRopeScaling>(scaling).original_max_position_embeddings, 64);
+  }
 }
 
 TEST(RopeConfig, TheTrainedLengthBesideTheTableCountsFirst) {

@@ -13,8 +13,8 @@ struct Family {
   static constexpr const char* kArchitecture = "Olmo2";
   using Layer = Olmo2Layer;
   static constexpr descriptor::DecoderForm kForm{.qk_norm = true, .qk_norm_width = nn::QKNormWidth::full};
-  static constexpr int64_t kEosToken = 50279;  // of transformers' Olmo2Config,
-  static constexpr double kNormEps = 1e-5;     // whose eps is not DecoderConfig's either
+  static constexpr int64_t kEosToken = 50279, kPadToken = 1;  // of transformers' Olmo2Config,
+  static constexpr double kNormEps = 1e-5;                    // whose eps is not DecoderConfig's either
 };
 
 struct Size {

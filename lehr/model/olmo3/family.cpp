@@ -19,7 +19,7 @@ struct Family {
   static constexpr const char* kArchitecture = "Olmo3";
   using Layer = Olmo3Layer;
   static constexpr descriptor::DecoderForm kForm{.qk_norm = true, .qk_norm_width = nn::QKNormWidth::full};
-  static constexpr int64_t kEosToken = 50279;
+  static constexpr int64_t kEosToken = 50279, kPadToken = 1;
   static constexpr double kNormEps = 1e-5;
   static constexpr std::array kOwnKeys{"layer_types", "rope_parameters"};
 
