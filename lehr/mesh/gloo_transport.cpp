@@ -213,7 +213,7 @@ std::unique_ptr<Transport> gloo_transport(const RankEnvironment& environment, co
   const std::string& address = environment.master_address;
   const bool local = address == "127.0.0.1" || address == "localhost" || address == "::1";
   c10::intrusive_ptr<c10d::Store> store = connect_store(environment, keeps_store, options);
-  if (environment.launcher_keeps_store && environment.world_size > 1) {
+  if (environment.has_earlier_keys) {
     const std::string prefix = agree_on_start(*store, environment.rank, environment.world_size, options.init_timeout);
     store = c10::make_intrusive<c10d::PrefixStore>(prefix, store);
   }

@@ -54,7 +54,7 @@ LaunchedRanks::LaunchedRanks(int64_t world_size) : state_(std::make_unique<State
   } catch (const std::exception& problem) {
     fail_runtime("lehr launch: cannot keep the ranks' store: {}", problem.what());
   }
-  state_->ranks = c10::make_intrusive<c10d::PrefixStore>("attempt_0/lehr", state_->server);
+  state_->ranks = c10::make_intrusive<c10d::PrefixStore>("lehr", state_->server);
 }
 
 LaunchedRanks::~LaunchedRanks() = default;

@@ -182,6 +182,7 @@ RankEnvironment from_torchrun(const Reader& reader) {
     result.launcher = "lehr launch";
   }
   result.launcher_keeps_store = reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  result.has_earlier_keys = result.launcher_keeps_store && result.launcher == "torchrun";
   if (result.world_size > 1) {
     for (const char* const name : {"MASTER_ADDR", "MASTER_PORT"}) {
       require(

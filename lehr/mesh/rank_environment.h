@@ -17,9 +17,10 @@ struct RankEnvironment {
   int64_t local_world_size = 0;     ///< Processes of this machine; 0: unknown.
   std::string master_address = "";  ///< Address of rank 0; empty for one rank.
   int64_t master_port = 0;
-  /// The launcher keeps the store (torchrun and lehr launch do), so rank 0 must not. It may hold the keys of earlier
-  /// starts.
+  /// The launcher keeps the store (torchrun and lehr launch do), so rank 0 must not.
   bool launcher_keeps_store = false;
+  /// The store may hold the keys of earlier starts (torchrun's).
+  bool has_earlier_keys = false;
 };
 
 /// Environment variables by name.

@@ -20,7 +20,7 @@ int64_t seen_tokens(const DecoderForm& form, size_t layer, int64_t seq_len) {
 }
 
 // Returns how layers differ; empty if they do not.
-std::string difference(const descriptor::ModelArgs& args, int64_t seq_len) {
+std::string difference(const descriptor::ModelArgs& args) {
   const auto form = args.decoder_form().value_or(DecoderForm{});
   if (args.is_heterogeneous() || form.num_kv_shared_layers > 0 || form.hidden_size_per_layer_input > 0) {
     return "block_configs, num_kv_shared_layers or hidden_size_per_layer_input in its config.json";
@@ -33,15 +33,6 @@ std::string difference(const descriptor::ModelArgs& args, int64_t seq_len) {
           "layer {} has a state in place of attention, and layer {} has none",
           form.has_states(0) ? 0 : layer,
           form.has_states(0) ? layer : 0);
-    }
-    const int64_t seen = seen_tokens(form, layer, seq_len), first = seen_tokens(form, 0, seq_len);
-    if (seen != first) {
-      return fmt::format(
-          "a token sees up to {} tokens in layer 0, and {} in layer {}, of training.seq_len = {}",
-          first,
-          seen,
-          layer,
-          seq_len);
     }
     const BlockConfig& usual = blocks[dense];
     if (blocks[layer].attention != usual.attention || (layer >= dense && blocks[layer].ffn != usual.ffn)) {
@@ -63,9 +54,25 @@ int64_t leading_dense_layers(const descriptor::ModelArgs& args) {
   return first == blocks.end() ? 0 : first - blocks.begin();
 }
 
+std::string difference_of_windows(const descriptor::ModelArgs& args, int64_t seq_len) {
+  const auto form = args.decoder_form().value_or(DecoderForm{});
+  const int64_t first = seen_tokens(form, 0, seq_len);
+  for (size_t layer = 0; layer < form.windows.size(); ++layer) {
+    if (const int64_t seen = seen_tokens(form, layer, seq_len); seen != first) {
+      return fmt::format(
+          "a token sees up to {} tokens in layer 0, and {} in layer {}, of training.seq_len = {}",
+          first,
+          seen,
+          layer,
+          seq_len);
+    }
+  }
+  return {};
+}
+
 void require_equal_layers(
     const train::TrainConfig& config, const train::TrainSpec& spec, const descriptor::ModelArgs& args) {
-  const std::string found = difference(args, config.training.seq_len);
+  const std::string found = difference(args);
   require(
       found.empty(),
       "lehr plan --search: one measured layer stands for all layers, but the layers of this model differ ({}); plan "

@@ -33,6 +33,7 @@ class Search {
       : config_(config), spec_(spec), machine_(machine), best_(best), stages_(config, spec, machine) {
     args_ = spec.build.model_args(config, spec.family, *data::load_tokenizer("byte", "tokenizer.path"));
     require_equal_layers(config, spec, *args_);
+    result.window_difference = difference_of_windows(*args_, config.training.seq_len);
     const auto model = args_->build({});
     num_layers_ = model->num_local_layers();
     stages_.set_layers(num_layers_);

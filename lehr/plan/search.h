@@ -28,6 +28,8 @@ struct SearchResult {
   int64_t meshes = 0;           ///< Legal meshes, counted per micro-batch size.
   int64_t layouts = 0;          ///< Layouts of a layer that were measured, counted per kind of checkpointing.
   int64_t simulated = 0;        ///< Steps that were simulated.
+  /// How the windows of layers differ, if they do: one layer stands for all of them while meshes are compared.
+  std::string window_difference = "";
   /// If nothing fits: the lowest memory of all configurations tried, in bytes per device.
   double least_bytes = 0;
 };

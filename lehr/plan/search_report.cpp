@@ -62,8 +62,14 @@ std::string described(const train::ActivationCheckpointConfig& checkpointing) {
 }  // namespace
 
 std::string search_text(const SearchResult& result, const Machine& machine) {
-  const std::string effort = fmt::format(
+  std::string effort = fmt::format(
       "{} meshes, {} layer layouts measured, {} steps simulated\n", result.meshes, result.layouts, result.simulated);
+  if (!result.window_difference.empty()) {
+    effort += fmt::format(
+        "Meshes were compared as if all layers had one window ({}); one that is nearly as good may be missing. The plans "
+        "below are of the model itself.\n",
+        result.window_difference);
+  }
   if (result.best.empty()) {
     return effort + fmt::format(
                         "nothing fits into {:.2f} GB; the lowest memory of all configurations tried is {:.2f} GB\n",

@@ -59,6 +59,7 @@ TEST(RankEnvironment, TorchrunSetsEveryVariable) {
   EXPECT_EQ(ranks.master_address, "node7");
   EXPECT_EQ(ranks.master_port, 29500);
   EXPECT_TRUE(ranks.launcher_keeps_store);
+  EXPECT_TRUE(ranks.has_earlier_keys);
 }
 
 TEST(RankEnvironment, KnowsTheLocalRanksIfTheLauncherSetsThem) {

@@ -266,15 +266,20 @@ TEST(SearchPlans, RefusesLayersThatDiffer) {
   };
   const std::string differ = "one measured layer stands for all layers, but the layers of this model differ";
   refuses("qwen3_next", {}, differ + " (layer 0 has a state in place of attention, and layer 3 has none)");
-  refuses("gpt_oss", {}, differ + " (a token sees up to 9 tokens in layer 0, and 256 in layer 1");
   refuses("qwen3_moe", {{"model.args.mlp_only_layers", "[1]"}}, differ + " (layer 0: ");
   // Layers that are alike, with a key that is for their number.
   refuses("qwen3_moe", {{"model.args.mlp_only_layers", "[0, 1, 2, 3]"}}, "is not for 3 layers (");
 }
 
-TEST(SearchPlans, TakesWindowsThatSequencesDoNotExceed) {
-  const auto overrides = model_of("gpt_oss", {{"training.seq_len", "8"}, {"training.global_batch_size", "32"}});
-  EXPECT_FALSE(search_of(overrides, machine_with(1, 1), {.devices = 2}).best.empty());
+TEST(SearchPlans, TellsOfWindowsThatDiffer) {
+  const auto differs = [](const std::string& seq_len) {
+    const auto overrides = model_of("gpt_oss", {{"training.seq_len", seq_len}, {"training.global_batch_size", "32"}});
+    const SearchResult found = search_of(overrides, machine_with(1, 1), {.devices = 2});
+    EXPECT_FALSE(found.best.empty());
+    return found.window_difference;
+  };
+  EXPECT_EQ(differs("8"), "") << "no sequence exceeds the window";
+  EXPECT_EQ(differs("256"), "a token sees up to 9 tokens in layer 0, and 256 in layer 1, of training.seq_len = 256");
 }
 
 }  // namespace

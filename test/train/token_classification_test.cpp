@@ -109,7 +109,7 @@ TEST(Trainer, NamesTheKeysThatDoNotFitLabelledWords) {
       message({{"training.task", "classification"}}),
       HasSubstr("training.task is classification, so the data must be of kind \"classification\""));
   EXPECT_THAT(
-      message({{"training.task", "causal_lm"}}),
+      message({{"training.task", "causal_lm"}, {"training.classifier_dropout", "0"}}),
       HasSubstr("training.task is causal_lm, so the data must not be of kind \"token_classification\""));
   EXPECT_THAT(
       message({{"data.datasets.0.tags_key", "\"tags\""}}),
