@@ -31,8 +31,8 @@ from machine import cpu_class
 from report import Report, Section
 
 SLOW = 1.25
-DEFAULT = ("By default Lehr recomputes matmul outputs of every second layer in backward (activation_checkpoint.selective_ac_option = "
-           "\"op 2\"); \"op\": of every layer; the peers save all activations.")
+DEFAULT = ("Where memory suffices, Lehr keeps all matmul outputs for backward (activation_checkpoint.mode = \"auto\", the default), as "
+           "the peers do; \"op 2\": it recomputes those of every second layer, \"op\": of every layer.")
 
 
 def training(section, contenders, a):
@@ -69,7 +69,7 @@ def steps_of(section, contenders, a, shapes):
 
 
 def training_rows(section, contenders, a, preset, shape, dtype, folder):
-    others = preset in ("small", "qwen3-0.6b")
+    others = preset in ("small", "qwen3-0.6b", "mla")
     commands = contenders.commands(
         folder, dtype, *shape, a.steps, 2, others=others, peak=True, peers=ATTENTION_PEERS.get(preset, PEERS))
     rounds = [{name: run(command) for name, command in commands.items()}]
@@ -100,7 +100,7 @@ def training_row(section, preset, dtype, name, rounds):
 def memory(section, contenders, a):
     section.add("Preset small in float32, one sequence, two steps; the process's peak resident memory. " + DEFAULT, "")
     section.table("tokens per sequence", "contender", "peak memory MB", "times its parameters, gradients and moments",
-                  "Lehr's ratio to it", "with all kept", "with \"op\"")
+                  "Lehr's ratio to it", "with \"op 2\"", "with \"op\"")
 
     def row(seq, name, result, *last):
         peak = (f"{result['peak_rss_mb']:.0f}", f"{result['peak_rss_mb'] / state:.2f}") if result else (result, "")

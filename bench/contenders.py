@@ -18,9 +18,10 @@ SHAPES = {"tiny": (512, 4), "small": (1024, 1), "moe": (1024, 2), "qwen3-0.6b": 
 # whose backward does not run on CPUs.
 ATTENTION_SHAPES = {"mla": (1024, 1), "window": (4096, 1)}
 ATTENTION_PEERS = {"mla": PEERS[:4], "window": PEERS[:2]}
-# Lehr with n of selective_ac_option = "op n" (matmul outputs of every n-th layer are recomputed in backward) other than
-# the default of 2; 0: nothing is recomputed.
-OTHERS = {"lehr, all kept": 0, 'lehr, "op"': 1}
+# The n of selective_ac_option = "op n": matmul outputs of every n-th layer are recomputed in backward. 0: none, which
+# activation_checkpoint.mode = "auto", the default of a run, chooses where memory suffices.
+LEHR = 0
+OTHERS = {'lehr, "op 2"': 2, 'lehr, "op"': 1}
 HOUR = 3600
 
 
@@ -103,7 +104,7 @@ class Contenders:
     def commands(self, folder, dtype, seq, batch, steps, warmup, others=False, peak=False, threads=None, peers=PEERS):
         work = ["--model", folder, "--dtype", dtype, "--seq", str(seq), "--batch", str(batch),
                 "--steps", str(steps), "--warmup", str(warmup), "--threads", str(threads or os.cpu_count())]
-        found = {"lehr": [self.lehr] + work + ["--measure_peak"] * peak}
+        found = {"lehr": [self.lehr] + work + [f"--recompute_matmuls={LEHR}"] + ["--measure_peak"] * peak}
         if others:
             found |= {name: [self.lehr] + work + [f"--recompute_matmuls={n}"] for name, n in OTHERS.items()}
         for name in [name for name in self.peers if name in peers]:

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -117,7 +118,7 @@ void ClassificationDataset::read(const std::filesystem::path& file, const Tokeni
 uint64_t ClassificationDataset::fingerprint(const SampleOrder::Options& order) const {
   std::string text = fmt::format("{}|{}|{}|{}", order.seed, order.shuffle, order.repeat, options_.max_length);
   for (const ClassificationExample& example : examples_) {
-    text += fmt::format("|{} {} {}", example.label, example.ids.size(), example.ids.front());
+    text += fmt::format("|{} {}", example.label, fmt::join(example.ids, " "));
   }
   return hash_name(text);
 }

@@ -69,6 +69,16 @@ TEST(Classification, TheLastTokenThatIsNotTheModelsPaddingIsPooled) {
   EXPECT_THAT(pooled(2), testing::ElementsAre(6, 3));
 }
 
+TEST(Classification, AnyOtherTokenOrLabelGivesAnotherFingerprint) {
+  const TemporaryFolder folder;
+  std::set<uint64_t> fingerprints;
+  for (const char* text :
+       {"1 good film\n0 bad\n", "1 good fili\n0 bad\n", "1 good film\n1 bad\n", "1 good film\n0 bid\n"}) {
+    fingerprints.insert(open(write_file(folder / "a.txt", text))->fingerprint({}));
+  }
+  EXPECT_EQ(fingerprints.size(), 4U);
+}
+
 TEST(Classification, HalfASurrogatePairIsReplaced) {
   const TemporaryFolder folder;
   const auto json = open(write_file(folder / "a.jsonl", "{\"text\": \"a\\ud83d\", \"label\": 0}\n"));
