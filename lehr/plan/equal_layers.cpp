@@ -48,12 +48,6 @@ std::string difference(const descriptor::ModelArgs& args) {
 }
 }  // namespace
 
-int64_t leading_dense_layers(const descriptor::ModelArgs& args) {
-  const std::vector<BlockConfig> blocks = args.block_configs();
-  const auto first = std::find_if(blocks.begin(), blocks.end(), [](const BlockConfig& one) { return one.is_moe(); });
-  return first == blocks.end() ? 0 : first - blocks.begin();
-}
-
 std::string difference_of_windows(const descriptor::ModelArgs& args, int64_t seq_len) {
   const auto form = args.decoder_form().value_or(DecoderForm{});
   const int64_t first = seen_tokens(form, 0, seq_len);

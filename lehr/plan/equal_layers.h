@@ -10,9 +10,6 @@
 
 namespace lehr::plan {
 
-/// Returns the number of layers before the first one with experts; 0 for a model without experts.
-int64_t leading_dense_layers(const descriptor::ModelArgs& args);
-
 /// Returns how the windows of attention differ between layers, for sequences of `seq_len` tokens: "a token sees up to
 /// 512 tokens in layer 0, and 4096 in layer 5, ..."; empty if they do not.
 std::string difference_of_windows(const descriptor::ModelArgs& args, int64_t seq_len);

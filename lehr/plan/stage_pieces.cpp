@@ -5,7 +5,6 @@
 
 #include "lehr/data/tokenizer.h"
 #include "lehr/mesh/distributed_context.h"
-#include "lehr/plan/equal_layers.h"
 #include "lehr/plan/experts.h"
 
 namespace lehr::plan {
@@ -138,6 +137,12 @@ void scale_shards(ActionMeasurement& action, double factor) {
 
 int64_t bytes_of_copies(const Communication& gather) {
   return 2 * gather.bytes * (gather.group_size + 1);
+}
+
+int64_t leading_dense_layers(const descriptor::ModelArgs& args) {
+  const auto blocks = args.block_configs();
+  const auto first = std::find_if(blocks.begin(), blocks.end(), [](const auto& one) { return one.is_moe(); });
+  return first == blocks.end() ? 0 : first - blocks.begin();
 }
 
 StagePieces::StagePieces(const train::TrainConfig& config, const train::TrainSpec& spec) {

@@ -25,6 +25,9 @@ struct StageShape {
 /// rank's shards. (A cast of the shards from float32 reads as much again.)
 int64_t bytes_of_copies(const Communication& gather);
 
+/// Returns the number of layers before the first one with experts; 0 for a model without experts.
+int64_t leading_dense_layers(const descriptor::ModelArgs& args);
+
 /// The stages of a model for one layout of its layers (tp, cp, ep). Measures stages of one and two layers with one
 /// micro-batch size, and extrapolates linearly in the number of layers and in the number of ranks that share the
 /// parameters. Beyond two layers, peaks grow by what a layer keeps (or by its gradients): workspace stays.
