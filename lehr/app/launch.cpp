@@ -100,7 +100,9 @@ std::function<FewerRanks(int64_t left)> fewer_ranks(
     };
   }
   const std::vector<std::string> own(args.begin() + 1, args.end());
-  train::require_fits_fewer_ranks(train_config(own));
+  if (std::find(own.begin(), own.end(), "--help") == own.end()) {
+    train::require_fits_fewer_ranks(train_config(own));
+  }
   return [options, own](int64_t left) {
     const auto mesh = train::fit_fewer_ranks(train_config(own), options.ranks, left, options.min_ranks);
     return FewerRanks{.ranks = mesh.ranks, .args = mesh.overrides};

@@ -160,6 +160,7 @@ int tokenize(const std::vector<std::string>& args) {
   require(!corpus || options.output, "lehr tokenize: expected --output, the token file to write");
   require(options.jsonl || !options.decode, "lehr tokenize: --decode needs --jsonl");
   require(options.decode || !options.skip_special, "lehr tokenize: --skip-special needs --decode");
+  require(!options.decode || !options.append_eos, "lehr tokenize: --append-eos is for encoding; leave out --decode");
   require(
       corpus || !options.output,
       "lehr tokenize: --output: with --jsonl the result goes to standard output; leave it out, and write > FILE");

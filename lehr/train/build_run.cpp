@@ -194,9 +194,9 @@ void build_step(Run& run) {
   const ReliabilityConfig& reliability = run.config.reliability;
   if (reliability.spike_factor > 0) {
     run.spikes = std::make_unique<LossSpikes>(reliability, run.state.recent_losses);
-    if (run.state.step > 0 && run.state.recent_losses.empty()) {
+    if (run.state.step > 0 && run.state.recent_losses.empty() && run.ranks.is_main()) {
       run.logger.warn(
-          "reliability.spike_factor: the checkpoint has no losses of earlier steps (an older version wrote it), so no "
+          "reliability.spike_factor: the checkpoint has no losses of earlier steps (perhaps an older version wrote it), so no "
           "loss is a spike in the next {} steps",
           reliability.spike_window);
     }

@@ -15,6 +15,12 @@ const std::string& chat_template_file(const TrainConfig& config) {
       "tokenizer.chat_template: {} is a folder, expected a file with a chat template (.jinja), which is saved with the "
       "model",
       file);
+  const std::string name = std::filesystem::path(file).filename().string();
+  require(
+      name != "tokenizer.json" && name != "tokenizer.json.gz",
+      "tokenizer.chat_template: {} is a tokenizer, expected a file with a chat template; name the tokenizer in "
+      "tokenizer.path",
+      file);
   return file;
 }
 

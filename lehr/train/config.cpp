@@ -302,7 +302,7 @@ std::string TrainingConfig::path_of_dataset() const {
 }
 
 void TrainConfig::complete() {
-  for (std::optional<std::string>* const text : {&sample.prompt, &checkpoint.initial_load_path}) {
+  for (std::optional<std::string>* const text : {&sample.prompt, &checkpoint.initial_load_path, &metrics.prometheus}) {
     if (*text && (*text)->empty()) {
       text->reset();  // so that --sample.prompt= on a command line overrules a file
     }

@@ -68,7 +68,6 @@ void ReliabilityConfig::check(Problems& problems) const {
           std::string("reliability.") + key, fmt::format("has no effect without {}; set that, too, or remove it", by));
     }
   };
-  require_use("spike_window", spike_window != usual.spike_window, spike_factor != 0, "spike_factor");
   require_use("on_spike", on_spike != usual.on_spike, spike_factor != 0, "spike_factor");
   require_use(
       "straggler_window", straggler_window != usual.straggler_window, straggler_factor != 0, "straggler_factor");

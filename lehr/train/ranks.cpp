@@ -216,8 +216,7 @@ std::string Ranks::from_main(const std::string& what, const std::function<std::s
     if (limit.count() > 0 && waited >= (asked + 1) * limit &&
         store->add(fmt::format("{}/asked {}", key, ++asked), 1) == 1) {
       const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(waited).count();
-      watch->expect_answers(
-          *store, fmt::format("waiting for rank 0 ({}): it does not answer since {} s", what, seconds));
+      watch->expect_answers(*store, fmt::format("after {} s of waiting for rank 0 ({})", seconds, what));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

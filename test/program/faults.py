@@ -276,7 +276,8 @@ def restarted_by_two_agents():
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
     run = new_run("two_agents", 2)
-    run.arguments, run.environment = ["--parallelism.data_parallel_shard_degree=2"], {"OMP_NUM_THREADS": "1"}
+    run.arguments.append("--parallelism.data_parallel_shard_degree=2")
+    run.environment = {"OMP_NUM_THREADS": "1"}
     command = (torchrun, "--nnodes=2", "--nproc-per-node=1", "--max-restarts=3", "--rdzv-id=1", "--rdzv-backend=c10d",
                f"--rdzv-endpoint=localhost:{port}", "--no-python")
     other = subprocess.Popen(run.command(by=command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

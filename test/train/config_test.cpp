@@ -29,7 +29,6 @@ TEST(TrainConfig, RefusesReliabilityKeysThatNothingUses) {
   EXPECT_THAT(
       error_with({{"reliability.on_spike", "stop"}}),
       HasSubstr("reliability.on_spike: has no effect without spike_factor; set that, too, or remove it"));
-  EXPECT_THAT(error_with({{"reliability.spike_window", "8"}}), HasSubstr("reliability.spike_window: has no effect"));
   EXPECT_THAT(
       error_with({{"reliability.straggler_window", "8"}}),
       HasSubstr("reliability.straggler_window: has no effect without straggler_factor"));
