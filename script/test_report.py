@@ -15,7 +15,13 @@ results = build / "results"
 
 
 def last_lines(text, count=25):
-    return "\n".join("    " + line for line in (text or "").strip().splitlines()[-count:])
+    """Returns what a program said of its failed expectations ("FAILS ...", with details indented below), or its last lines."""
+    lines = (text or "").strip().splitlines()
+    found, failing = [], False
+    for line in lines:
+        failing = line.startswith("FAILS") or failing and line.startswith(" ")
+        found += [line] if failing else []
+    return "\n".join("    " + line for line in (found or lines)[-count:])
 
 
 def first_lines(text, count=25):

@@ -126,7 +126,7 @@ void scale_shards(ActionMeasurement& action, double factor) {
   for (Communication& one : action.communication) {
     // The input of an all-gather is a rank's shard; the input of a reduction is the whole tensor.
     if (shares_weights(one) && one.collective == "all_gather") {
-      action.pointwise_bytes -= bytes_of_copies(one);
+      action.pointwise_bytes = std::max<int64_t>(0, action.pointwise_bytes - bytes_of_copies(one));
       one.bytes = scaled(one.bytes, factor);
       one.group_size = scaled(one.group_size, 1 / factor);
       action.pointwise_bytes += bytes_of_copies(one);
@@ -198,8 +198,12 @@ StagePieces::StagePieces(const train::TrainConfig& config, const train::TrainSpe
 }
 
 std::vector<int64_t> StagePieces::measured_layers(const descriptor::ModelArgs& args) {
-  const int64_t base = base_of(leading_dense_layers(args));
-  return {kPieces, kPieces * base, kPieces * (base + 1)};  // the last one for models with dense layers
+  const int64_t dense = leading_dense_layers(args), base = base_of(dense);
+  std::vector<int64_t> layers{kPieces, kPieces * base};
+  if (dense >= 2) {
+    layers.push_back(kPieces * (base + 1));
+  }
+  return layers;
 }
 
 // The stage on the measured number of ranks.
@@ -305,7 +309,7 @@ void StagePieces::change_policy(StageMeasurement& stage, shard::ReshardPolicy po
     std::erase_if(measured.communication, [&](const Communication& one) {
       const bool of_forward = action == &StageMeasurement::forward;
       const bool erased = is_gather(one) && (never ? pipelined || !of_forward : !of_forward);
-      measured.pointwise_bytes -= erased ? bytes_of_copies(one) : 0;
+      measured.pointwise_bytes = std::max<int64_t>(0, measured.pointwise_bytes - (erased ? bytes_of_copies(one) : 0));
       return erased;
     });
   }

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "lehr/config/json.h"
 #include "lehr/data/tokenize_corpus.h"
 #include "lehr/descriptor/config_keys.h"
+#include "lehr/descriptor/text_config.h"
 #include "lehr/optim/lr_schedule.h"
 #include "lehr/train/embedding_task.h"
 
@@ -64,7 +66,10 @@ void choose_special_tokens(const TrainConfig& config, const data::Tokenizer& tok
   // transformers finds the last token of a classifier's sequence by the padding id
   const bool needs_pad = reads_whole_texts(config.training.task);
   if (!config.model.hf_assets_path.empty()) {
-    if (needs_pad && !args.pad_token_id()) {
+    const std::filesystem::path path(config.model.hf_assets_path);
+    const Node stored =
+        descriptor::text_config_of(parse_json_file(std::filesystem::is_directory(path) ? path / "config.json" : path));
+    if (needs_pad && (!args.pad_token_id() || stored.find("pad_token_id") == nullptr)) {
       args.set_pad_token(padding_id(config, tokenizer));
     }
     return;

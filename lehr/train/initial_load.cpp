@@ -97,23 +97,24 @@ InitialLoad::InitialLoad(const TrainConfig& config, const descriptor::ModelArgs&
   }
 }
 
-bool InitialLoad::takes(const std::string& part) const {
-  return then_ && !config_.checkpoint.excludes(part);
+const RunState* InitialLoad::taken(const std::string& part) const {
+  return then_ && !config_.checkpoint.excludes(part) ? &*then_ : nullptr;
 }
 
 // The position of parts that are not taken over starts at 0, so it may differ from the other run's.
 RunState InitialLoad::joined(const ConfiguredRun& now) const {
   RunState state = now.start;
-  if (takes("train_state")) {
-    state.step = then_->step;
-    state.num_tokens = then_->num_tokens;
-    state.skipped = then_->skipped;
-    state.recent_losses = then_->recent_losses;
+  if (const RunState* const then = taken("train_state")) {
+    state.step = then->step;
+    state.num_tokens = then->num_tokens;
+    state.skipped = then->skipped;
+    state.recent_losses = then->recent_losses;
   }
-  if (takes("dataloader")) {
-    state.sequences_read = continued_data_position(*then_, now, folder_, without("dataloader"));
+  if (const RunState* const then = taken("dataloader")) {
+    state.sequences_read = continued_data_position(*then, now, folder_, without("dataloader"));
   }
-  state.schedule_ahead = (takes("lr_scheduler") ? then_->step + then_->schedule_ahead : 0) - state.step;
+  const RunState* const schedule = taken("lr_scheduler");
+  state.schedule_ahead = (schedule != nullptr ? schedule->step + schedule->schedule_ahead : 0) - state.step;
   return state;
 }
 
@@ -127,7 +128,7 @@ RunState InitialLoad::check(const nn::Model& model, const ConfiguredRun& now) co
     return now.start;  // only weights are loaded
   }
   const RunState& theirs = *then_;
-  if (takes("optimizer")) {
+  if (taken("optimizer") != nullptr) {
     require(
         theirs.optimizer.empty() || theirs.optimizer == now.start.optimizer,
         "optimizer.name: {} was trained with {}, the config says {}; {}",
@@ -136,7 +137,7 @@ RunState InitialLoad::check(const nn::Model& model, const ConfiguredRun& now) co
         now.start.optimizer,
         without("optimizer"));
   }
-  if (takes("train_state")) {
+  if (taken("train_state") != nullptr) {
     require(
         theirs.step <= config_.training.steps,
         "training.steps: {} steps are complete in {}, which is more than the {} of this run; {}",
@@ -149,7 +150,8 @@ RunState InitialLoad::check(const nn::Model& model, const ConfiguredRun& now) co
 }
 
 std::vector<std::string> InitialLoad::changes(const RunState& state, const ConfiguredRun& now) const {
-  return takes("dataloader") ? describe_changes(*then_, state, now) : std::vector<std::string>();
+  const RunState* const then = taken("dataloader");
+  return then != nullptr ? describe_changes(*then, state, now) : std::vector<std::string>();
 }
 
 void InitialLoad::load(
@@ -160,7 +162,7 @@ void InitialLoad::load(
   tell(log, folder_, "missing, initialized as in a new run", weights.difference.lacked);
   tell(log, folder_, "skipped by checkpoint.exclude_from_loading", weights.difference.excluded);
   tell(log, folder_, "unexpected, skipped", weights.difference.unexpected);
-  if (takes("optimizer")) {
+  if (taken("optimizer") != nullptr) {
     const auto coordinator = make_coordinator(mesh, "initial load");
     auto all = share_of_optimizer(optimizer, model, mesh).all;
     if (mesh != nullptr) {

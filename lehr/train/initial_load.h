@@ -44,7 +44,7 @@ class InitialLoad {
   void load(nn::Model& model, optim::Optimizer& optimizer, mesh::DistributedContext* mesh, Logger& log) const;
 
  private:
-  bool takes(const std::string& part) const;
+  const RunState* taken(const std::string& part) const;
   RunState joined(const ConfiguredRun& now) const;
 
   const TrainConfig& config_;

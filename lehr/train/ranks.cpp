@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "lehr/base/error.h"
+#include "lehr/base/log.h"
 #include "lehr/data/packing.h"
 #include "lehr/mesh/thread_transport.h"
 #include "lehr/mesh/watchdog.h"
@@ -216,7 +217,9 @@ std::string Ranks::from_main(const std::string& what, const std::function<std::s
     if (limit.count() > 0 && waited >= (asked + 1) * limit &&
         store->add(fmt::format("{}/asked {}", key, ++asked), 1) == 1) {
       const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(waited).count();
-      watch->expect_answers(*store, fmt::format("after {} s of waiting for rank 0 ({})", seconds, what));
+      const std::string waiting = fmt::format("after {} s of waiting for rank 0 ({})", seconds, what);
+      watch->expect_answers(*store, waiting);
+      Logger().warn("{}: all ranks answer, so it is still at work, or a file system hangs", waiting);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

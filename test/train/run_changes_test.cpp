@@ -3,8 +3,11 @@
 
 #include <gmock/gmock.h>
 
+#include <fstream>
+
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
+#include "lehr/config/json.h"
 #include "test/base/error_of.h"
 #include "test/train/given_batches.h"
 #include "test/train/mesh_support.h"
@@ -322,6 +325,30 @@ TEST(Changes, OnAMeshEqualOneDevice) {
     const auto config = resumed(folder);
     testing::train_on(mesh, config);
     testing::expect_equal(wanted, testing::outcome_of(config));
+  }
+}
+
+// An absent key is token 1 for the class of transformers, and earlier versions left out that there is none.
+TEST(Changes, AConfigWithoutAPaddingTokenIsThatOfAModelWithoutOne) {
+  const Folder folder;
+  const auto families = testing::families();
+  const auto& family = families.at("olmo2");
+  const auto args = family.from_flavor("debugmodel");
+  args->set_special_tokens({}, 2, {});
+  const Node now = args->to_hf_config("float32");
+  ASSERT_TRUE(now.at("pad_token_id").is_null());
+  for (const char* pad : {"", ",\"pad_token_id\":1"}) {
+    std::string text = to_json(now);
+    const std::string key = ",\"pad_token_id\":null";
+    ASSERT_NE(text.find(key), std::string::npos) << text;
+    text.replace(text.find(key), key.size(), pad);
+    std::ofstream(folder.path() / "config.json") << text;
+    const auto compare = [&] { require_same_shape(folder.path() / "config.json", family, now, "keep it"); };
+    if (*pad == 0) {
+      EXPECT_NO_THROW(compare());
+    } else {
+      EXPECT_THAT(error_of(compare), HasSubstr("pad_token_id = 1, now null"));
+    }
   }
 }
 
