@@ -163,9 +163,11 @@ void draw_optimizer(Dice& dice, Draw& draw) {
   const std::string name = dice.one_of<std::string>({"adamw", "adam", "sgd", "muon"});
   set("name", name);
   // Small enough that a step does not amplify rounding: adapters begin with large steps, those of Gemma 4 with the
-  // largest, and contrasts have larger gradients.
+  // largest, and contrasts have larger gradients. Muon gives all directions of a matrix the same size, also those of an
+  // adapter that are rounding.
   const bool large_steps = draw.texts > 1 || (draw.adapters && draw.family.starts_with("gemma4"));
-  set("lr", name != "sgd" ? "0.01" : large_steps ? "0.002" : draw.adapters ? "0.02" : "0.2");
+  const bool small_steps = large_steps || (draw.adapters && name == "muon");
+  set("lr", name != "sgd" ? (small_steps ? "0.002" : "0.01") : large_steps ? "0.002" : draw.adapters ? "0.02" : "0.2");
   if (name == "sgd") {
     set("momentum", "0.9");
     set("nesterov", dice.one_of<std::string>({"true", "false"}));
