@@ -100,7 +100,7 @@ std::function<FewerRanks(int64_t left)> fewer_ranks(
     };
   }
   const std::vector<std::string> own(args.begin() + 1, args.end());
-  if (std::find(own.begin(), own.end(), "--help") == own.end()) {
+  if (std::none_of(own.begin(), own.end(), is_help)) {
     train::require_fits_fewer_ranks(train_config(own));
   }
   return [options, own](int64_t left) {

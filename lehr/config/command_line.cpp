@@ -200,7 +200,7 @@ Arguments parse_arguments(
   std::vector<std::string> problems;
   for (size_t i = 0; i < args.size(); ++i) {
     const std::string& arg = args[i];
-    if (arg == "--help" || arg == "-h") {
+    if (is_help(arg)) {
       result.help = true;
       continue;
     }

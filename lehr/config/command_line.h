@@ -19,6 +19,11 @@ struct Arguments {
   bool help = false;                      ///< True if --help or -h was given.
 };
 
+/// Whether an argument asks for help: --help or -h.
+inline bool is_help(const std::string& arg) {
+  return arg == "--help" || arg == "-h";
+}
+
 /// Fills `options` from `args`: "--name value", "--name=value", "--flag", "--no-flag" ('-' and '_' are equivalent in
 /// names). Dotted names are overrides, which are returned to the caller. Throws one usage error that lists every
 /// problem; for an unknown name, or one after a single dash, it suggests the keys of `config`, whose overrides these

@@ -114,8 +114,7 @@ std::optional<Source> find_source(const fs::path& folder) {
 /// `tokenizer`, which may be another file.
 std::string folder_of(const std::string& tokenizer) {
   const fs::path path(tokenizer);
-  const std::string name = path.filename().string();
-  if ((name != "tokenizer.json" && name != "tokenizer.json.gz") || fs::is_directory(path)) {
+  if (!is_tokenizer_file(path) || fs::is_directory(path)) {
     return tokenizer;
   }
   return path.has_parent_path() ? path.parent_path().string() : ".";

@@ -41,9 +41,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& what, const std::st
         "{}: {}: no such file or folder; expected \"byte\", a folder with tokenizer.json, or a tokenizer.json",
         subject,
         what);
-    const std::string name = path.filename().string();
-    const bool has_own_name = name == "tokenizer.json" || name == "tokenizer.json.gz";  // as in a model's folder
-    std::vector<fs::path> files = has_own_name ? files_of(path.parent_path()) : std::vector{path};
+    std::vector<fs::path> files = is_tokenizer_file(path) ? files_of(path.parent_path()) : std::vector{path};
     files.front() = path;  // of tokenizer.json and tokenizer.json.gz, the one that was named
     return make_bpe_tokenizer(path, std::move(files));
   }

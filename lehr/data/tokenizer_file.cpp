@@ -26,6 +26,10 @@ std::string read_whole_file(const std::filesystem::path& path) {
   }
 }
 
+bool is_tokenizer_file(const std::filesystem::path& file) {
+  return file.filename() == "tokenizer.json" || file.filename() == "tokenizer.json.gz";
+}
+
 std::optional<std::filesystem::path> find_file(const std::filesystem::path& folder, const char* name) {
   for (const char* ending : {"", ".gz"}) {
     const std::filesystem::path file = std::string(name) + ending;

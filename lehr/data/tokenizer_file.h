@@ -15,6 +15,9 @@ inline constexpr const char* kSpecialTokensFile = "special_tokens_map.json";
 /// if it cannot be read, or if its compressed content is damaged or truncated.
 std::string read_whole_file(const std::filesystem::path& path);
 
+/// Returns whether the file has the name of a tokenizer in a model's folder: tokenizer.json or tokenizer.json.gz.
+bool is_tokenizer_file(const std::filesystem::path& file);
+
 /// Returns `folder/name` or `folder/name.gz`, whichever exists.
 std::optional<std::filesystem::path> find_file(const std::filesystem::path& folder, const char* name);
 

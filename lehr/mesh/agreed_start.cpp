@@ -3,12 +3,11 @@
 #include <fmt/ranges.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include <algorithm>
 #include <random>
-#include <thread>
 
 #include "lehr/base/error.h"
 #include "lehr/mesh/exception_text.h"
+#include "lehr/mesh/wait_until.h"
 
 namespace lehr::mesh {
 
@@ -29,20 +28,6 @@ std::string confirmation_key(const std::string& name, int64_t rank) {
 std::string random_text() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}", random(), random());
-}
-
-// Calls `done` until it returns true, with growing pauses. Returns false if it has not by the deadline.
-template <class Done>
-bool wait_until(Clock::time_point deadline, const Done& done) {
-  for (milliseconds pause(1);; pause = std::min(pause * 2, milliseconds(200))) {
-    if (done()) {
-      return true;
-    }
-    if (Clock::now() > deadline) {
-      return false;
-    }
-    std::this_thread::sleep_for(pause);
-  }
 }
 
 // The ranks but 0 that have not answered to this name.

@@ -15,6 +15,7 @@
 #include "lehr/mesh/backend_variables.h"
 #include "lehr/mesh/exception_text.h"
 #include "lehr/mesh/gloo_backend.h"
+#include "lehr/mesh/wait_until.h"
 
 namespace lehr::mesh {
 
@@ -116,17 +117,17 @@ class GlooTransport : public Transport {
     const auto deadline = std::chrono::steady_clock::now() + options_.init_timeout;
     std::vector<std::string> keys;
     std::transform(ranks.begin(), ranks.end(), std::back_inserter(keys), key_of);
-    for (milliseconds pause(1);; pause = std::min(pause * 2, milliseconds(200))) {
+    const bool all_here = wait_until(deadline, [&] {
       if (store_->check(keys)) {
-        return;
+        return true;
       }
       if (watch_) {
         watch_->check();
       }
-      if (std::chrono::steady_clock::now() > deadline) {
-        break;
-      }
-      std::this_thread::sleep_for(pause);
+      return false;
+    });
+    if (all_here) {
+      return;
     }
     std::vector<int64_t> missing;
     std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(missing), [&](int64_t rank) {

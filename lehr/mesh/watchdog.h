@@ -86,6 +86,11 @@ class Watchdog {
   /// Call it when the other ranks are late at a point without collectives. Asks all of them for their state, through
   /// `store`, with short calls. If one is silent, all ranks end with `what` and its name: throws PeerFailure.
   void expect_answers(c10d::Store& store, const std::string& what);
+  /// Call it again and again while this rank waits for `key` of `store`. Each time another time limit of a collective
+  /// has passed since `start`, returns the seconds since then to one of the ranks that wait for the key, which calls
+  /// expect_answers; otherwise nothing. `asked` counts these times.
+  std::optional<int64_t> turn_to_ask(
+      c10d::Store& store, const std::string& key, std::chrono::steady_clock::time_point start, int64_t& asked) const;
   /// Waits for the collective of `ticket`, or for a message from one rank to another. `ranks` are the group's. Work
   /// that is not complete then continues on the device, and the watchdog's thread observes it: if it fails or takes too
   /// long, all ranks are told, connections are broken so that nothing waits for the device any more, and `check`

@@ -148,4 +148,14 @@ void Watchdog::expect_answers(c10d::Store& store, const std::string& what) {
   throw PeerFailure(report, -1);
 }
 
+std::optional<int64_t> Watchdog::turn_to_ask(
+    c10d::Store& store, const std::string& key, std::chrono::steady_clock::time_point start, int64_t& asked) const {
+  const auto waited = std::chrono::steady_clock::now() - start;
+  if (options_.timeout.count() == 0 || waited < (asked + 1) * options_.timeout ||
+      store.add(fmt::format("{}/asked {}", key, ++asked), 1) != 1) {
+    return std::nullopt;
+  }
+  return std::chrono::duration_cast<std::chrono::seconds>(waited).count();
+}
+
 }  // namespace lehr::mesh

@@ -61,15 +61,19 @@ int32_t padding_id(const TrainConfig& config, const data::Tokenizer& tokenizer) 
   return id;
 }
 
+// Whether the padding token of a model is its family's default, since its config.json has none. `path` is the folder or
+// the file.
+bool lacks_padding(const std::filesystem::path& path) {
+  const auto file = std::filesystem::is_directory(path) ? path / "config.json" : path;
+  return descriptor::text_config_of(parse_json_file(file)).find("pad_token_id") == nullptr;
+}
+
 // A new model uses the tokenizer's special tokens; a model folder has its own.
 void choose_special_tokens(const TrainConfig& config, const data::Tokenizer& tokenizer, descriptor::ModelArgs& args) {
   // transformers finds the last token of a classifier's sequence by the padding id
   const bool needs_pad = reads_whole_texts(config.training.task);
   if (!config.model.hf_assets_path.empty()) {
-    const std::filesystem::path path(config.model.hf_assets_path);
-    const Node stored =
-        descriptor::text_config_of(parse_json_file(std::filesystem::is_directory(path) ? path / "config.json" : path));
-    if (needs_pad && (!args.pad_token_id() || stored.find("pad_token_id") == nullptr)) {
+    if (needs_pad && (!args.pad_token_id() || lacks_padding(config.model.hf_assets_path))) {
       args.set_pad_token(padding_id(config, tokenizer));
     }
     return;

@@ -5,6 +5,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/data/conversation.h"
+#include "lehr/data/tokenizer_file.h"
 
 namespace lehr::train {
 
@@ -15,9 +16,8 @@ const std::string& chat_template_file(const TrainConfig& config) {
       "tokenizer.chat_template: {} is a folder, expected a file with a chat template (.jinja), which is saved with the "
       "model",
       file);
-  const std::string name = std::filesystem::path(file).filename().string();
   require(
-      name != "tokenizer.json" && name != "tokenizer.json.gz",
+      !data::is_tokenizer_file(file),
       "tokenizer.chat_template: {} is a tokenizer, expected a file with a chat template; name the tokenizer in "
       "tokenizer.path",
       file);

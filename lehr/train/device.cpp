@@ -124,8 +124,8 @@ at::Device choose_device(const std::string& wanted, const mesh::Transport* trans
   }
   require(
       wanted != "cuda" || !transport->device().is_cpu(),
-      "training.device (--device): a GPU was requested, but the ranks are connected by {}, which carries data of CPUs; expected "
-      "cpu (or auto)",
+      "training.device (--device): a GPU was requested, but the ranks are connected by {}, which carries data of CPUs; "
+      "expected cpu (or auto)",
       transport->name());
   return transport->device();
 }

@@ -207,17 +207,13 @@ std::string Ranks::from_main(const std::string& what, const std::function<std::s
       throw;
     }
   }
-  // The work may take long, but rank 0 must answer meanwhile. Of the ranks that wait, one asks it.
+  // The work may take long, but rank 0 must answer meanwhile.
   mesh::Watchdog* const watch = transport.watch();
-  const auto limit = watch != nullptr ? watch->timeout() : std::chrono::milliseconds::zero();
   const auto start = std::chrono::steady_clock::now();
   for (int64_t asked = 0; !store->check({key});) {
     transport.check();
-    const auto waited = std::chrono::steady_clock::now() - start;
-    if (limit.count() > 0 && waited >= (asked + 1) * limit &&
-        store->add(fmt::format("{}/asked {}", key, ++asked), 1) == 1) {
-      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(waited).count();
-      const std::string waiting = fmt::format("after {} s of waiting for rank 0 ({})", seconds, what);
+    if (const auto seconds = watch != nullptr ? watch->turn_to_ask(*store, key, start, asked) : std::nullopt) {
+      const std::string waiting = fmt::format("after {} s of waiting for rank 0 ({})", *seconds, what);
       watch->expect_answers(*store, waiting);
       Logger().warn("{}: all ranks answer, so it is still at work, or a file system hangs", waiting);
     }

@@ -40,7 +40,7 @@ void StoreCoordinator::set(const std::string& key, const std::string& text) {
 // Waits for the text of a key and returns it.
 std::string StoreCoordinator::get(const std::string& key, const std::string& what, Clock::time_point start) {
   auto pause = std::chrono::milliseconds(1);
-  const mesh::Watchdog* watch = transport_.watch();
+  mesh::Watchdog* const watch = transport_.watch();
   const auto limit = watch != nullptr ? watch->timeout() : std::chrono::milliseconds::zero();
   int64_t asked = limit.count() > 0 ? (Clock::now() - start) / limit : 0;  // `start` may be that of earlier answers
   while (!store_->check({key})) {
@@ -50,24 +50,15 @@ std::string StoreCoordinator::get(const std::string& key, const std::string& wha
     if (now - start >= patience_ || now.time_since_epoch().count() >= latest_) {
       fail_runtime("{}: no answer from {} within {} s; did the process end?", name_, what, waited.count());
     }
-    if (limit.count() > 0 && now - start >= (asked + 1) * limit) {
-      look_for_silent_ranks(key, ++asked, what, waited);
+    // A slow disk may take longer than a collective, so a late rank is no failure as long as it answers.
+    if (const auto seconds = watch != nullptr ? watch->turn_to_ask(*store_, key, start, asked) : std::nullopt) {
+      watch->expect_answers(*store_, fmt::format("{}: no answer from {} within {} s", name_, what, *seconds));
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::milliseconds(50));
   }
   const auto bytes = store_->get(key);
   return {bytes.begin(), bytes.end()};
-}
-
-// A slow disk may take longer than a collective, so a late rank is no failure as long as it answers. Of the ranks that
-// wait for the same key, one asks. `time` counts the requests of one wait.
-void StoreCoordinator::look_for_silent_ranks(
-    const std::string& key, int64_t time, const std::string& what, std::chrono::seconds waited) {
-  if (store_->add(fmt::format("{}/asked {}", key, time), 1) == 1) {
-    transport_.watch()->expect_answers(
-        *store_, fmt::format("{}: no answer from {} within {} s", name_, what, waited.count()));
-  }
 }
 
 std::string StoreCoordinator::decide(const std::string& key, const std::string& mine, const Decision& decision) {

@@ -38,8 +38,6 @@ class StoreCoordinator : public state::Coordinator {
  private:
   using Clock = std::chrono::steady_clock;
   std::string get(const std::string& key, const std::string& what, Clock::time_point start);
-  void look_for_silent_ranks(
-      const std::string& key, int64_t time, const std::string& what, std::chrono::seconds waited);
   void set(const std::string& key, const std::string& text);
 
   mesh::Transport& transport_;
