@@ -123,13 +123,15 @@ StageLayout lay_out_stages(
           model = build.model(config, args, {.current_stage = stage, .num_stages = stages, .layers_by_stage = chosen});
         });
     layout.layers.push_back(model->num_local_layers());
-    require(
-        chosen.empty() || layout.layers.back() == chosen[static_cast<size_t>(stage)],
-        "parallelism.pipeline_parallel_balance: the model's family builds stage {} with {} layers, but {} were chosen "
-        "(pipeline::distribute_layers_for_pipeline_stage supports that); set \"even\"",
-        stage,
-        layout.layers.back(),
-        chosen[static_cast<size_t>(stage)]);
+    if (!chosen.empty()) {
+      require(
+          layout.layers.back() == chosen[static_cast<size_t>(stage)],
+          "parallelism.pipeline_parallel_balance: the model's family builds stage {} with {} layers, but {} were chosen "
+          "(pipeline::distribute_layers_for_pipeline_stage supports that); set \"even\"",
+          stage,
+          layout.layers.back(),
+          chosen[static_cast<size_t>(stage)]);
+    }
     require(
         dynamic_cast<const pipeline::ModuleSupportsPipelining*>(model.get()) != nullptr,
         "model.name: models of this family do not declare the tensors between their stages "
