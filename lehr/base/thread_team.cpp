@@ -1,10 +1,14 @@
 #include "lehr/base/thread_team.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdio>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -18,12 +22,29 @@ constexpr int64_t kQuietPoll = kMillisecond;
 // About the time in which a thread is put to sleep and woken.
 constexpr int64_t kContendedPoll = 5 * kMicrosecond;
 constexpr int64_t kLookEvery = 5 * kMillisecond;
+// A core is contended if a thread has lost more than one part in so many of its time to other work.
+constexpr int64_t kShareLost = 5;
 // For this time after a preemption, a thread expects to be preempted again.
 constexpr int64_t kMemory = 200 * kMillisecond;
 
 int64_t preemptions_of_this_thread() {
   rusage usage{};
   return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nivcsw : 0;
+}
+
+// The time for which this thread was ready to run and its core did other work, in nanoseconds; nothing if the kernel does
+// not count it.
+std::optional<int64_t> delays_of_this_thread() {
+  const int file = ::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+  if (file < 0) {
+    return std::nullopt;
+  }
+  std::array<char, 80> text{};  // time on a core, time ready to run, time slices
+  const ssize_t size = ::read(file, text.data(), text.size() - 1);
+  ::close(file);
+  long long running = 0, ready = 0;
+  return size > 0 && std::sscanf(text.data(), "%lld %lld", &running, &ready) == 2 ? std::optional<int64_t>(ready)
+                                                                                  : std::nullopt;
 }
 }  // namespace
 
@@ -43,12 +64,15 @@ void AdaptiveSpin::relax() {
 bool AdaptiveSpin::may_poll_since(int64_t began) {
   const int64_t time = now();
   if (time >= next_look_) {
-    const int64_t found = preemptions_of_this_thread();
-    // Kernel threads preempt now and then on a quiet machine, too: a single preemption is no sign of contention.
-    if (found > preemptions_ + 1 && time < next_look_ + kMemory) {
+    const int64_t preemptions = preemptions_of_this_thread();
+    const auto delays = delays_of_this_thread();
+    // Kernel threads preempt on a quiet machine, too, but for microseconds.
+    const bool lost = !delays || *delays - delays_ > (time - next_look_ + kLookEvery) / kShareLost;
+    if (preemptions > preemptions_ + 1 && lost && time < next_look_ + kMemory) {
       contended_until_ = time + kMemory;
     }
-    preemptions_ = found;
+    preemptions_ = preemptions;
+    delays_ = delays.value_or(0);
     next_look_ = time + kLookEvery;
   }
   return time - began < (time < contended_until_ ? kContendedPoll : kQuietPoll);

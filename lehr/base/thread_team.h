@@ -40,6 +40,7 @@ class AdaptiveSpin {
   int64_t next_look_ = 0;  // nanoseconds, as all times here
   int64_t contended_until_ = 0;
   int64_t preemptions_ = 0;  // of this thread until the last look
+  int64_t delays_ = 0;       // the time for which this thread waited for a core until then
 };
 
 /// One thread's workers. Chunks are taken rather than assigned: a worker whose core does other work takes none, and the
