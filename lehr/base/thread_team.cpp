@@ -32,8 +32,8 @@ int64_t preemptions_of_this_thread() {
   return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nivcsw : 0;
 }
 
-// The time for which this thread was ready to run and its core did other work, in nanoseconds; nothing if the kernel does
-// not count it.
+// The time for which this thread was ready to run and its core did other work, in nanoseconds; nothing if the kernel
+// does not count it.
 std::optional<int64_t> delays_of_this_thread() {
   const int file = ::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
   if (file < 0) {

@@ -47,7 +47,8 @@ const std::unordered_map<std::string_view, Size>& products() {
       {"aten::dot",
        [](const OperatorInputs& in) { return ProductSize{.m = 1, .k = in[0].toTensor().numel(), .n = 1}; }},
       {"lehr::mm", [](const OperatorInputs& in) { return size_of(in, 0, 1); }},
-      {"lehr::mm_", [](const OperatorInputs& in) { return size_of(in, 1, 2); }}};
+      {"lehr::mm_", [](const OperatorInputs& in) { return size_of(in, 1, 2); }},
+      {"lehr::mm_by_blocks_", [](const OperatorInputs& in) { return size_of(in, 1, 2); }}};
   return known;
 }
 

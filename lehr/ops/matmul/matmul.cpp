@@ -2,12 +2,11 @@
 #include "lehr/ops/matmul/matmul.h"
 
 #include <ATen/Context.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 
-#include "lehr/base/parallel.h"
 #include "lehr/ops/kernels/slot.h"
+#include "lehr/ops/matmul/blocks.h"
 #include "lehr/ops/matmul/gemm.h"
 
 namespace lehr::ops {
@@ -31,8 +30,8 @@ bool is_intel() {
 
 enum class Way { aten, blocks, gemm };
 
-// Deterministic runs use gemm on Intel's CPUs, too: how MKL sums depends on the sizes of blocks, and so on the number of
-// threads.
+// Deterministic runs use gemm on Intel's CPUs, too: how MKL sums depends on the sizes of blocks, and so on the number
+// of threads.
 Way way_of(const at::Tensor& a, const at::Tensor& b) {
   static const bool intel = is_intel(), mkl_is_slow = is_x86() && !intel;
   const bool fp32 = a.scalar_type() == at::kFloat;
@@ -41,37 +40,21 @@ Way way_of(const at::Tensor& a, const at::Tensor& b) {
   if (wanted && fast && gemm_takes(a, b)) {
     return Way::gemm;
   }
-  return intel && fp32 && a.is_cpu() && num_threads() > 1 ? Way::blocks : Way::aten;
-}
-
-// Sets c = a b, or adds a b to it, by one matmul of MKL in one thread per block of rows or columns. The threads of a
-// matmul that MKL divides itself are OpenMP's: they sleep from one matmul to the next, while those of parallel_for work,
-// and it copies more.
-void by_blocks(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool add) {
-  constexpr int64_t kLeast = 64;  // rows or columns
-  const int64_t dim = c.size(0) >= c.size(1) ? 0 : 1;
-  parallel_for(0, c.size(dim), kLeast, [&](int64_t first, int64_t last) {
-    const at::AutoDispatchBelowADInplaceOrView guard;  // a worker thread has autograd on
-    at::Tensor block = c.narrow(dim, first, last - first);
-    const at::Tensor left = dim == 0 ? a.narrow(0, first, last - first) : a;
-    const at::Tensor right = dim == 1 ? b.narrow(1, first, last - first) : b;
-    if (add) {
-      block.addmm_(left, right);
-    } else {
-      at::mm_out(block, left, right);
-    }
-  });
+  return intel && fp32 && a.is_cpu() ? Way::blocks : Way::aten;
 }
 }  // namespace
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
   switch (way_of(a, b)) {
-    case Way::gemm: return gemm(a, b);
-    case Way::aten: return at::mm(a, b);
-    case Way::blocks: break;
+    case Way::gemm:
+      return gemm(a, b);
+    case Way::aten:
+      return at::mm(a, b);
+    case Way::blocks:
+      break;
   }
   const at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
-  by_blocks(result, a, b, false);
+  multiply_by_blocks(result, a, b, false);
   return result;
 }
 
@@ -81,7 +64,7 @@ void put_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor
     return gemm_(result, a, b, false);
   }
   if (way == Way::blocks) {
-    return by_blocks(result, a, b, false);
+    return multiply_by_blocks(result, a, b, false);
   }
   at::Tensor to = result;
   at::mm_out(to, a, b);
@@ -93,7 +76,7 @@ void add_product_(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& 
     return gemm_(sum, a, b, true);
   }
   if (way == Way::blocks) {
-    return by_blocks(sum, a, b, true);
+    return multiply_by_blocks(sum, a, b, true);
   }
   sum.addmm_(a, b);
 }

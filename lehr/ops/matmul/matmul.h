@@ -10,7 +10,8 @@ namespace lehr::ops {
 ///
 /// ATen runs float32 matmuls in MKL, which uses only 256-bit vectors on CPUs that are not Intel's. There
 /// ops/matmul/gemm.h is used instead, and on every x86-64 for bfloat16: oneDNN compiles code for each new shape, and
-/// the number of tokens of an expert changes with every call. Everything else is at::mm.
+/// the number of tokens of an expert changes with every call. On Intel's CPUs float32 is MKL's, in blocks
+/// (ops/matmul/blocks.h). Everything else is at::mm.
 ///
 /// The choice does not depend on the sizes, so that the number of threads does not change the bits of a training step.
 /// With debug.deterministic, gemm multiplies float32 on every CPU with AVX2. Without gradients, callers leave matmuls
