@@ -25,9 +25,17 @@ int omp_get_place_num_procs(int place);
 void omp_get_place_proc_ids(int place, int* ids);
 }
 
+// MKL's number of threads for the calling thread; returns the one before. Null if LibTorch is built without MKL.
+extern "C" int MKL_Set_Num_Threads_Local(int threads) __attribute__((weak));
+
 namespace lehr {
 
 namespace {
+// MKL does not follow OpenMP's number any more once at::set_num_threads was called. 0: MKL's usual number.
+int set_mkl_threads(int threads) {
+  return MKL_Set_Num_Threads_Local != nullptr ? MKL_Set_Num_Threads_Local(threads) : 0;
+}
+
 // Chunks per thread: more balance the load, fewer cost less. A chunk that a preempted thread holds ends late.
 constexpr int64_t kChunksPerThread = 4;
 
@@ -61,13 +69,16 @@ void shorten_polls_of_openmp(int threads) {
 // Inside a loop, ATen and nested loops run in place.
 class InPlace {
  public:
-  explicit InPlace(int threads) : before_(threads) { omp_set_num_threads(1); }
-  ~InPlace() { omp_set_num_threads(before_); }
+  explicit InPlace(int threads) : before_(threads), mkl_before_(set_mkl_threads(1)) { omp_set_num_threads(1); }
+  ~InPlace() {
+    set_mkl_threads(mkl_before_);
+    omp_set_num_threads(before_);
+  }
   InPlace(const InPlace&) = delete;
   InPlace& operator=(const InPlace&) = delete;
 
  private:
-  int before_;
+  int before_, mkl_before_;
 };
 
 // With OMP_PROC_BIND, binds a worker to the place of the OpenMP thread with its index. It would else inherit the place
@@ -115,6 +126,7 @@ void limit_threads_to_quota() {
 void run_in_place() {
   at::get_num_threads();  // initializes the thread count of a new thread, which happens only once
   omp_set_num_threads(1);
+  set_mkl_threads(1);
 }
 
 void detail::run_chunks(

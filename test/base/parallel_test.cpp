@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -15,6 +16,8 @@
 #include <vector>
 
 #include "lehr/base/thread_team.h"
+
+extern "C" int MKL_Get_Max_Threads() __attribute__((weak));  // null without MKL
 
 namespace lehr {
 namespace {
@@ -77,6 +80,18 @@ TEST_F(ParallelFor, RethrowsAnErrorAndStaysUsable) {
     EXPECT_THROW(fails(), std::runtime_error);
     EXPECT_EQ(chunks_of(0, 100, 1).rbegin()->second, 100);
   }
+}
+
+// at::set_num_threads, which a fixture calls, sets MKL's own number for all threads.
+TEST_F(ParallelFor, RunsMklInPlace) {
+  if (MKL_Get_Max_Threads == nullptr) {
+    GTEST_SKIP() << "LibTorch without MKL";
+  }
+  EXPECT_EQ(MKL_Get_Max_Threads(), 4);
+  std::atomic<int> most = 0;
+  parallel_for(0, 16, 1, [&](int64_t, int64_t) { most = std::max<int>(most, MKL_Get_Max_Threads()); });
+  EXPECT_EQ(most, 1);
+  EXPECT_EQ(MKL_Get_Max_Threads(), 4);
 }
 
 TEST_F(ParallelFor, RunsNestedLoopsAndATenInPlace) {

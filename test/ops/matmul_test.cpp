@@ -5,6 +5,7 @@
 #include "lehr/meter/on_meta.h"
 #include "lehr/meter/operator_profile.h"
 #include "lehr/ops/kernels/slot.h"
+#include "lehr/ops/matmul/blocks.h"
 #include "lehr/ops/matmul/gemm.h"
 #include "test/ops/against_reference.h"
 
@@ -176,6 +177,38 @@ TEST(Matmul, HasTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
+TEST(Matmul, ByBlocksEqualsFloat64ForAllLayoutsAndNumbersOfThreads) {
+  const Threads threads;
+  for (const int used : {1, 2, 3, 7}) {
+    at::set_num_threads(used);
+    for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {64, 127, 5}, {129, 700, 33}, {1000, 65, 257}}) {
+      const at::Tensor a = random_tensor({m, k}, at::kFloat), b = random_tensor({k, n}, at::kFloat);
+      const at::Tensor expected = a.to(at::kDouble).matmul(b.to(at::kDouble));
+      for (const at::Tensor& left : {a, a.t().contiguous().t()}) {
+        for (const at::Tensor& right : {b, b.t().contiguous().t()}) {
+          const at::Tensor wider = at::full({m + 1, n + 3}, 7, at::kFloat);
+          const at::Tensor inner = wider.narrow(0, 1, m).narrow(1, 2, n);
+          multiply_by_blocks(inner, left, right, false);
+          EXPECT_LE(worst_error(inner, expected), tolerance(at::kFloat)) << used << " threads, " << m << "x" << n;
+          multiply_by_blocks(inner, left, right, true);
+          EXPECT_LE(worst_error(inner, 2 * expected), tolerance(at::kFloat)) << "added, " << used << " threads";
+          inner.fill_(7);
+          EXPECT_TRUE(wider.eq(7).all().item<bool>()) << "what lies around the result was written";
+        }
+      }
+    }
+  }
+}
+
+TEST(Matmul, ByBlocksIsNoOperationOfAutograd) {
+  const at::Tensor a = at::ones({300, 20}).requires_grad_(), b = at::ones({20, 200}).requires_grad_();
+  const at::Tensor c = at::empty({300, 200});
+  const auto version = c._version();
+  multiply_by_blocks(c, a, b, false);
+  EXPECT_FALSE(c.requires_grad());
+  EXPECT_GT(c._version(), version);
+}
+
 // Bytes in addition to the result.
 int64_t workspace_of(int64_t m, int64_t k, int64_t n, bool transposed, at::Device device, at::ScalarType type) {
   const auto options = at::TensorOptions().dtype(type).device(device);
@@ -206,10 +239,11 @@ TEST(Matmul, IsProfiledByItsSize) {
   profile.start();
   product(a, b);
   add_product_(sum, a, b);
+  multiply_by_blocks(sum, a, b, true);
   profile.stop();
-  EXPECT_EQ(profile.of(OperatorKind::matmul).flops, 2 * 2.0 * 32 * 48 * 64);
+  EXPECT_EQ(profile.of(OperatorKind::matmul).flops, 3 * 2.0 * 32 * 48 * 64);
   ASSERT_EQ(profile.products().size(), 1);
-  EXPECT_EQ(profile.products().begin()->second.calls, 2);
+  EXPECT_EQ(profile.products().begin()->second.calls, 3);
 }
 
 TEST(Matmul, AcceptsEmptyMatrices) {

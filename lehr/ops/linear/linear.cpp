@@ -13,6 +13,7 @@
 #include "lehr/meter/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/linear/linear_shapes.h"
+#include "lehr/ops/matmul/blocks.h"
 #include "lehr/ops/matmul/matmul.h"
 #include "lehr/ops/recompute.h"
 #include "lehr/ops/weight_gradients.h"
@@ -28,6 +29,19 @@ at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight) {
   shape.back() = weight.size(0);
   // Not a view to autograd: a recomputable output has to be the node's own result (ops/recompute.h).
   return at::_unsafe_view(product(rows_of(input), weight.t()), shape);
+}
+
+// Without gradients. ATen would use OpenMP's threads, which sleep between two matmuls (ops/matmul/blocks.h).
+at::Tensor few_rows_product(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
+  if (!input.is_cpu() || input.scalar_type() != at::kFloat || weight.scalar_type() != at::kFloat ||
+      input.numel() == 0) {
+    return at::linear(input, weight, bias);
+  }
+  auto shape = input.sizes().vec();
+  shape.back() = weight.size(0);
+  const at::Tensor output = at::empty(shape, input.options());
+  multiply_by_blocks(rows_of(output), rows_of(input), weight.t(), false);
+  return bias.defined() ? output + bias : output;
 }
 
 struct LinearFunction : AutogradFunction<LinearFunction> {
@@ -82,7 +96,7 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
     return at::linear(input, weight, bias);
   }
   if (!differentiated && few_rows(input.numel() / std::max<int64_t>(weight.size(1), 1))) {
-    return at::linear(input, weight, bias);
+    return few_rows_product(input, weight, bias);
   }
   const at::Tensor output = differentiated ? recomputable_matmul<LinearFunction>(LinearFunction::apply(input, weight))
                                            : forward_product(input, weight);

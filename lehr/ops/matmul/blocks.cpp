@@ -19,16 +19,18 @@ struct Grid {
   int64_t rows = 1, columns = 1;
 };
 
-// Returns the grid with some blocks per thread, as parallel_for has chunks, whose blocks are the nearest to squares, as
-// these share the most of a and b; or a smaller one for a small c.
-Grid grid_of(int64_t m, int64_t n) {
-  constexpr int64_t kSmallest = 64;  // rows, and columns, of a block
+// Returns the grid for a matmul of depth k with some blocks per thread, as parallel_for has chunks, whose blocks are
+// the nearest to squares, as these share the most of a and b; or a smaller one for a small c.
+Grid grid_of(int64_t m, int64_t n, int64_t k) {
+  constexpr int64_t kSmallest = 64;          // rows or columns of a block, if they are divided
+  constexpr int64_t kLeastWork = 1LL << 16;  // multiply-adds of a block
   for (int64_t blocks = 4 * num_threads(); blocks > 1; blocks /= 2) {
     std::optional<Grid> best;
     const auto edges = [&](const Grid& grid) { return m / grid.rows + n / grid.columns; };
     for (int64_t rows = 1; rows <= blocks; ++rows) {
       const Grid grid{.rows = rows, .columns = blocks / rows};
-      const bool fits = blocks % rows == 0 && m / rows >= kSmallest && n / grid.columns >= kSmallest;
+      const bool fits = blocks % rows == 0 && (rows == 1 || m / rows >= kSmallest) &&
+                        (grid.columns == 1 || n / grid.columns >= kSmallest) && m * n / blocks * k >= kLeastWork;
       if (fits && (!best || edges(grid) < edges(*best))) {
         best = grid;
       }
@@ -42,7 +44,7 @@ Grid grid_of(int64_t m, int64_t n) {
 
 void mm_by_blocks_(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool add) {
   const int64_t m = c.size(0), n = c.size(1);
-  const Grid grid = grid_of(m, n);
+  const Grid grid = grid_of(m, n, a.size(1));
   parallel_for(0, grid.rows * grid.columns, 1, [&](int64_t first, int64_t last) {
     // Worker threads would record the operations for autograd; the caller's thread, which profiles and meters observe,
     // would count some of the blocks beside the whole.

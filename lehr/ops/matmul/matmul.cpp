@@ -20,9 +20,9 @@ bool is_x86() {
 #endif
 }
 
-bool is_intel() {
+bool has_fast_mkl() {
 #ifdef __x86_64__
-  return __builtin_cpu_is("intel");
+  return at::hasMKL() && __builtin_cpu_is("intel");
 #else
   return false;
 #endif
@@ -33,14 +33,14 @@ enum class Way { aten, blocks, gemm };
 // Deterministic runs use gemm on Intel's CPUs, too: how MKL sums depends on the sizes of blocks, and so on the number
 // of threads.
 Way way_of(const at::Tensor& a, const at::Tensor& b) {
-  static const bool intel = is_intel(), mkl_is_slow = is_x86() && !intel;
+  static const bool fast_mkl = has_fast_mkl(), slow_mkl = is_x86() && !fast_mkl;
   const bool fp32 = a.scalar_type() == at::kFloat;
-  const bool wanted = mkl_is_slow || !fp32 || at::globalContext().deterministicAlgorithms();
+  const bool wanted = slow_mkl || !fp32 || at::globalContext().deterministicAlgorithms();
   const bool fast = current_arch() != Arch::generic || a.scalar_type() == at::kBFloat16;  // ATen's bfloat16 is slower
   if (wanted && fast && gemm_takes(a, b)) {
     return Way::gemm;
   }
-  return intel && fp32 && a.is_cpu() ? Way::blocks : Way::aten;
+  return fast_mkl && fp32 && a.is_cpu() ? Way::blocks : Way::aten;
 }
 }  // namespace
 
