@@ -15,13 +15,14 @@ namespace lehr::ops {
 ///
 /// The choice does not depend on the sizes, so that the number of threads does not change the bits of a training step.
 /// With debug.deterministic, gemm multiplies float32 on every CPU with AVX2. Without gradients, callers leave matmuls
-/// of few rows by a large weight to ATen: few_rows.
+/// of few rows by a large weight to ATen (few_rows), in float32 by blocks.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 
 /// Sets result = a b, for an allocated result (m, n).
 void put_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b);
 
-/// Returns whether a matmul of so few rows, without gradients, is left to ATen: it is bound by reading the weight.
+/// Returns whether a matmul of so few rows, without gradients, is ATen's on every CPU: it is bound by reading the
+/// weight.
 constexpr bool few_rows(int64_t rows) {
   return rows < 16;
 }
