@@ -115,22 +115,21 @@ WeightReader::WeightReader(const fs::path& path, const std::string& stem, Readin
     files_.emplace_back(single, reading_);
   } else {
     const fs::path index = path_beneath(path, stem + ".safetensors.index.json");
-    const bool has_index = fs::exists(index, error);
-    const auto pickle = has_index ? std::nullopt : pickled_weights(path);
-    require(
-        has_index,
-        "{}: expected {}.safetensors or {}.safetensors.index.json, found neither{}{}{}",
-        path.string(),
-        stem,
-        stem,
-        meant_checkpoint(path),
-        describe_files(path, stem),
-        pickle ? fmt::format(
-                     "; {} is a pickle, which can run any code when it is read, so Lehr does not: convert it to "
-                     "safetensors "
-                     "where you trust it",
-                     pickle->string())
-               : "");
+    if (!fs::exists(index, error)) {
+      const auto pickle = pickled_weights(path);
+      fail(
+          "{}: expected {}.safetensors or {}.safetensors.index.json, found neither{}{}{}",
+          path.string(),
+          stem,
+          stem,
+          meant_checkpoint(path),
+          describe_files(path, stem),
+          pickle ? fmt::format(
+                       "; {} is a pickle, which can run any code when it is read, so Lehr does not: convert it to "
+                       "safetensors where you trust it",
+                       pickle->string())
+                 : "");
+    }
     open_index(index);
   }
   finish();
