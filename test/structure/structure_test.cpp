@@ -193,6 +193,7 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "add_product_",
       "gemm",
       "gemm_",
+      "multiply_by_blocks",
       "gemm_takes",
       "gemm_fills",
       "rows_that_count",
