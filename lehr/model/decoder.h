@@ -187,6 +187,7 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
 
  private:
   void add_per_layer_inputs(const Parameters& params);
+  void use_token_mask(const at::Tensor& token_mask);
   DecoderStageShape shape() const;
   at::Tensor position_ids_of(const nn::ModelInputs& inputs, const at::Tensor& hidden_states) const;
 

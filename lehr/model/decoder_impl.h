@@ -98,6 +98,7 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
       "caches: expected one per layer of the stage ({}), found {}",
       num_local_layers(),
       inputs.caches != nullptr ? inputs.caches->size() : 0);
+  use_token_mask(inputs.token_mask);
   const at::Tensor position_ids = position_ids_of(inputs, hidden_states);
   const nn::PositionEmbeddings of_full = rope_provider_(position_ids, hidden_states.scalar_type());
   const nn::PositionEmbeddings of_sliding =
@@ -146,6 +147,15 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
       .embeddings = {},
       .distilled = {.cosine_distance = distances.mean()},
       .cross_layer = across ? across->sent(first_layer_ + num_local_layers()) : TensorDict()};
+}
+
+// Tells the MoE layers, also those of multi-token prediction, which positions of their hidden states are tokens.
+template <class Layer, class LayerParameters>
+void DecoderImpl<Layer, LayerParameters>::use_token_mask(const at::Tensor& token_mask) {
+  if (router_losses_) {
+    const bool in_parts = token_mask.defined() && sequence_parts_.count > 1;
+    router_losses_->set_token_mask(in_parts ? sequence_parts_.own(token_mask) : token_mask);
+  }
 }
 
 template <class Layer, class LayerParameters>

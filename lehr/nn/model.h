@@ -39,6 +39,8 @@ struct ModelInputs {
   std::shared_ptr<const DistillationTargets> distillation = {};  ///< For a causal LM, with labels.
   std::map<std::string, at::Tensor> cross_layer = {};  ///< What the previous stage has sent besides hidden states
                                                        ///< and snapshots (model/cross_layer_inputs.h).
+  at::Tensor token_mask = {};  ///< (B, T) bool, false for padding, which then is not in router losses and in the tokens
+                               ///< per expert; undefined: all positions count.
 
   /// Sets what a stage receives, which is to_dict() of the outputs of the previous one.
   void receive(std::map<std::string, at::Tensor> tensors) {

@@ -72,10 +72,12 @@ at::Tensor MoELayerImpl::forward(const at::Tensor& hidden_states, const at::Tens
           .scores = routing.scores.detach(),
           .probabilities = routing.probabilities.detach()};
     }
+    const at::Tensor counts =
+        losses_ ? losses_->count_choices(routing.selected_expert_indices, permutation.counts) : permutation.counts;
     if (losses_ && losses_->active()) {
-      losses_->add(routing.logits, routing.probabilities, permutation.counts);
+      losses_->add(routing.logits, routing.probabilities, counts);
     }
-    tokens_per_expert_ = tokens_per_expert_.to(permutation.counts.device()) + permutation.counts;
+    tokens_per_expert_ = tokens_per_expert_.to(counts.device()) + counts;
   }
   return output.view(hidden_states.sizes());
 }

@@ -46,7 +46,8 @@ class MoELayerImpl : public Module {
   /// Maps hidden states (B, T, H) to (B, T, H). The router sees `routed` (B, T, H), if that is given, in their place.
   at::Tensor forward(const at::Tensor& hidden_states, const at::Tensor& routed = {});
 
-  /// Tokens per expert since the last reset, (E) int64; a layer that is recomputed in backward counts once.
+  /// Tokens per expert since the last reset, (E) int64, without the padding of the losses' token mask; a layer that is
+  /// recomputed in backward counts once.
   const at::Tensor& moe_tokens_per_expert() const { return tokens_per_expert_; }
   void reset_moe_stats();
 

@@ -35,13 +35,35 @@ void RouterLosses::begin(const RouterLossWeights& weights) {
   *this = std::move(fresh);
 }
 
+at::Tensor RouterLosses::count_choices(const at::Tensor& choices, const at::Tensor& of_all) const {
+  if (!token_mask_.defined()) {
+    return of_all;
+  }
+  const at::Tensor ones = token_mask_.to(of_all.scalar_type()).unsqueeze(-1).expand_as(choices);
+  return at::zeros_like(of_all).scatter_add(0, choices.flatten(), ones.flatten());
+}
+
+// Fills instead of multiplying: padding may hold values that are not finite.
+at::Tensor RouterLosses::without_padding(const at::Tensor& rows) const {
+  if (!token_mask_.defined()) {
+    return rows;
+  }
+  const at::Tensor is_padding = token_mask_.logical_not();
+  return rows.masked_fill(rows.dim() > 1 ? is_padding.unsqueeze(-1) : is_padding, 0);
+}
+
 void RouterLosses::add(const at::Tensor& logits, const at::Tensor& probabilities, const at::Tensor& counts) {
   at::NoGradGuard no_grad;
   const auto type = probabilities.scalar_type();
-  rows_ += static_cast<double>(probabilities.size(0));
+  if (token_mask_.defined()) {
+    add_to(rows_on_device_, token_mask_.sum(at::kDouble));
+  } else {
+    rows_ += static_cast<double>(probabilities.size(0));
+  }
   add_to(mine_.counts, counts.to(type));
-  add_to(mine_.probabilities, probabilities.detach().sum(0));
-  add_to(mine_.z, at::logsumexp(logits.detach().to(type), -1).square().sum());
+  add_to(mine_.probabilities, without_padding(probabilities.detach()).sum(0));
+  const at::Tensor logsumexp = without_padding(at::logsumexp(logits.detach().to(type), -1));
+  add_to(mine_.z, logsumexp.square().sum());
   totals_ = {};
 }
 
@@ -54,9 +76,9 @@ at::Tensor RouterLosses::pack(const Totals& sums) {
   return at::cat({sums.counts, sums.probabilities, sums.z.view(1), rows});
 }
 
-// On the host, where it is a plain number, unless a previous stage has added to it.
+// On the host, where it is a plain number, unless a previous stage or a layer with a token mask has added to it.
 at::Tensor RouterLosses::rows() const {
-  return rows_before_.defined() ? rows_before_ + rows_ : at::scalar_tensor(rows_, at::kDouble);
+  return rows_on_device_.defined() ? rows_on_device_ + rows_ : at::scalar_tensor(rows_, at::kDouble);
 }
 
 RouterLosses::Totals RouterLosses::unpack(const at::Tensor& packed, at::ScalarType type) {
@@ -79,11 +101,18 @@ const RouterLosses::Totals& RouterLosses::totals() const {
   if (sum_over_ranks_) {
     totals_ = unpack(sum_over_ranks_(pack(totals_)), mine_.counts.scalar_type());
   }
+  totals_.rows = totals_.rows.clamp_min(1);  // a micro-batch may be all padding
   return totals_;
 }
 
 RouterLosses::Forward RouterLosses::take() {
-  Forward forward{.weights = weights_, .mine = mine_, .rows = rows_, .rows_before = rows_before_, .totals = totals_};
+  Forward forward{
+      .weights = weights_,
+      .mine = mine_,
+      .rows = rows_,
+      .rows_on_device = rows_on_device_,
+      .token_mask = token_mask_,
+      .totals = totals_};
   begin({});
   return forward;
 }
@@ -92,7 +121,8 @@ void RouterLosses::put(const Forward& forward) {
   weights_ = forward.weights;
   mine_ = forward.mine;
   rows_ = forward.rows;
-  rows_before_ = forward.rows_before;
+  rows_on_device_ = forward.rows_on_device;
+  token_mask_ = forward.token_mask;
   totals_ = forward.totals;
 }
 
@@ -108,7 +138,7 @@ at::Tensor RouterLosses::packed() const {
 void RouterLosses::add_packed(const at::Tensor& packed) {
   const auto type = mine_.counts.defined() ? mine_.counts.scalar_type() : packed.scalar_type();
   const Totals before = unpack(packed, type);
-  add_to(rows_before_, before.rows);
+  add_to(rows_on_device_, before.rows);
   add_to(mine_.counts, before.counts);
   add_to(mine_.probabilities, before.probabilities);
   add_to(mine_.z, before.z);
@@ -143,7 +173,7 @@ at::Tensor RouterLosses::probability_gradient(const at::Tensor& like) const {
   const auto& [counts, probabilities, z, rows] = totals();
   const at::Tensor factor =
       weights_.share * weights_.load_balancing * static_cast<double>(counts.size(0)) / (rows * rows);
-  return (counts * factor).to(like.scalar_type()).expand_as(like);
+  return without_padding((counts * factor).to(like.scalar_type()).expand_as(like));
 }
 
 at::Tensor RouterLosses::logit_gradient(const at::Tensor& logits) const {
@@ -153,7 +183,7 @@ at::Tensor RouterLosses::logit_gradient(const at::Tensor& logits) const {
   const at::Tensor wide = logits.to(totals().z.scalar_type());
   const at::Tensor sums = at::logsumexp(wide, -1, /*keepdim=*/true);
   const at::Tensor factor = 2 * weights_.share * weights_.z / totals().rows;
-  return (sums * factor * at::softmax(wide, -1)).to(logits.scalar_type());
+  return without_padding((sums * factor * at::softmax(wide, -1)).to(logits.scalar_type()));
 }
 
 }  // namespace lehr::nn

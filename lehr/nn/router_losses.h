@@ -16,10 +16,10 @@ struct RouterLossWeights {
 
 /// The router losses of one forward over all MoE layers of a model, which share this object.
 ///
-/// Load balancing (Fedus et al., https://arxiv.org/abs/2101.03961) as transformers computes it without a mask, so
-/// padding counts like any token: E * sum_e f_e P_e, where, over all tokens of all MoE layers together, f_e is the mean
-/// number of a token's choices that are expert e, and P_e the mean probability of e. z-loss (Zoph et al.,
-/// https://arxiv.org/abs/2202.08906): the mean of logsumexp(logits)^2.
+/// Load balancing (Fedus et al., https://arxiv.org/abs/2101.03961) as transformers computes it: E * sum_e f_e P_e,
+/// where, over all tokens of all MoE layers together, f_e is the mean number of a token's choices that are expert e,
+/// and P_e the mean probability of e. z-loss (Zoph et al., https://arxiv.org/abs/2202.08906): the mean of
+/// logsumexp(logits)^2. Padding is in neither, if `set_token_mask` tells where it is.
 ///
 /// Neither is added to the model's loss: `attach` adds their gradients to those of the routers in backward, when the
 /// sums over all MoE layers are known. So recomputed layers get them too, and no logits are stored for them.
@@ -40,7 +40,13 @@ class RouterLosses {
   void begin(const RouterLossWeights& weights);
   bool active() const { return weights_.load_balancing > 0 || weights_.z > 0; }
 
-  /// Adds one MoE layer's routing: logits and probabilities (N, E), counts (E).
+  /// Sets which of the N rows of each following `add` and `attach` are tokens: a bool tensor with N elements, false for
+  /// padding; undefined: all are. Until the next `begin`.
+  void set_token_mask(const at::Tensor& is_token) { token_mask_ = is_token.defined() ? is_token.flatten() : is_token; }
+  /// Returns the number of choices (N, k) of tokens that are expert e, (E) int64; `of_all` (E) are those of all rows.
+  at::Tensor count_choices(const at::Tensor& choices, const at::Tensor& of_all) const;
+
+  /// Adds one MoE layer's routing: logits and probabilities (N, E), and the counts of its tokens' choices (E).
   void add(const at::Tensor& logits, const at::Tensor& probabilities, const at::Tensor& counts);
   /// Returns `probabilities`, which must be the softmax of `logits`; backward adds the gradients of the losses.
   at::Tensor attach(const at::Tensor& probabilities, const at::Tensor& logits);
@@ -77,6 +83,8 @@ class RouterLosses {
   // The sums, over the ranks that share a forward's tokens.
   const Totals& totals() const;
   at::Tensor rows() const;
+  // Rows (N, ...) in which those of padding are zero.
+  at::Tensor without_padding(const at::Tensor& rows) const;
   static at::Tensor pack(const Totals& sums);
   static Totals unpack(const at::Tensor& packed, at::ScalarType type);
 
@@ -84,8 +92,9 @@ class RouterLosses {
   SumOverRanks sum_over_ranks_;
   Totals mine_;
   double rows_ = 0;
-  at::Tensor rows_before_;  // of the previous stages, float64 on the device; undefined: none
-  mutable Totals totals_;   // undefined until first used
+  at::Tensor rows_on_device_;  // float64: of the previous stages, and of layers with a token mask; undefined: none
+  at::Tensor token_mask_;      // (N) bool; undefined: all rows are tokens
+  mutable Totals totals_;      // undefined until first used
 };
 
 /// See take() and put().
@@ -93,7 +102,8 @@ struct RouterLosses::Forward {
   RouterLossWeights weights = {};
   Totals mine = {};
   double rows = 0;
-  at::Tensor rows_before = {};
+  at::Tensor rows_on_device = {};
+  at::Tensor token_mask = {};
   Totals totals = {};
 };
 

@@ -37,6 +37,7 @@ nn::ModelInputs take_context_part(const nn::ModelInputs& inputs, const mesh::Dis
         &part.future_ids,
         &part.future_labels,
         &part.pooling_mask,
+        &part.token_mask,
         &part.attention_mask.document_ids,
         &part.attention_mask.key_padding}) {
     if (tensor->defined()) {

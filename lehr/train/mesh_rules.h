@@ -15,7 +15,7 @@ void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, co
 void check_model_on_mesh(int64_t seq_len, const descriptor::ModelArgs& args, const mesh::DeviceMeshParameters& mesh);
 
 /// Throws a usage error if batches of labelled texts, which are as long as their longest text, would need padding that
-/// one device does not have. Experts would count it as tokens, and a float8 scale is the largest of all tokens.
+/// one device does not have: a float8 scale is the largest of all positions.
 void check_padding(const TrainConfig& config, const mesh::DeviceMeshParameters& mesh);
 
 }  // namespace lehr::train

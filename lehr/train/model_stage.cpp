@@ -145,6 +145,7 @@ TensorDict ModelStage::forward(int64_t number, TensorDict received) {
     kept.inputs[name] = tensor.detach().set_requires_grad(true);
   }
   nn::ModelInputs inputs = inputs_of(microbatch.batch, kept.inputs);
+  inputs.token_mask = microbatch.token_mask;
   TensorDict sent;
   if (teacher_ != nullptr) {
     const auto distance = kept.inputs.find(kDistance);

@@ -18,9 +18,10 @@ namespace lehr::train {
 
 /// A micro-batch of a step.
 struct Microbatch {
-  Batch batch;            ///< This rank's positions of the sequences, on the device.
-  int64_t first_row = 0;  ///< Index of the first sequence within the step.
-  double share = 1;       ///< Share of the step's valid items, for router losses.
+  Batch batch;                 ///< This rank's positions of the sequences, on the device.
+  int64_t first_row = 0;       ///< Index of the first sequence within the step.
+  double share = 1;            ///< Share of the step's valid items, for router losses.
+  at::Tensor token_mask = {};  ///< nn::ModelInputs::token_mask of this rank's positions, on the device.
 };
 
 /// State of the current step, shared by the stages of a rank. A model that is whole is one stage.

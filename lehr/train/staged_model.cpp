@@ -19,6 +19,7 @@ nn::ModelInputs rows_of(const nn::ModelInputs& inputs, int64_t first, int64_t co
         &part.position_ids,
         &part.labels,
         &part.pooling_mask,
+        &part.token_mask,
         &part.hidden_states_agg_mask,
         &mask.document_ids,
         &mask.key_padding,

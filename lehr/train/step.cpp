@@ -38,6 +38,7 @@ TrainStep::TrainStep(nn::Model& model, const TrainTask& task, optim::Optimizer& 
       options_(options),
       parameters_(nn::named_parameters(model)),
       embeddings_(nn::token_embeddings(model)),
+      has_experts_(!nn::moe_layers(model).empty()),
       precision_(options.sharded != nullptr ? std::vector<nn::NamedParameter>{} : parameters_, options.compute),
       device_(options.device.value_or(parameters_.front().parameter->value().device())),
       ranks_(options.ranks != nullptr ? *options.ranks : one_device_) {
@@ -88,6 +89,12 @@ StepWork TrainStep::count_work_of_all(const Batch& batch) const {
   return {.valid = counts[0], .tokens = counts[1], .attention_pairs = counts[2]};
 }
 
+// Returns which of this rank's positions of the sequences are tokens, on the device; undefined if all are.
+at::Tensor TrainStep::local_token_mask(const Batch& rows) const {
+  const at::Tensor mask = has_experts_ ? token_mask(rows) : at::Tensor();  // only routers need it
+  return mask.defined() ? to_device(ranks_.positions_of({{"token_mask", mask}}), device_).at("token_mask") : mask;
+}
+
 // Cuts a batch into micro-batches, on the device.
 StageStep TrainStep::stage_step(const Batch& batch, int64_t first_row, int64_t step, int64_t valid) const {
   StageStep all{
@@ -104,7 +111,8 @@ StageStep TrainStep::stage_step(const Batch& batch, int64_t first_row, int64_t s
         {.batch = to_device(ranks_.positions_of(with_future_tokens(part, model_.num_mtp_modules())), device_),
          .first_row = task_.couples_sequences() ? first * rank.global + rank.first * options_.local_batch_size
                                                 : first_row + first,
-         .share = static_cast<double>(own) / static_cast<double>(valid)});
+         .share = static_cast<double>(own) / static_cast<double>(valid),
+         .token_mask = local_token_mask(part)});
   }
   return all;
 }

@@ -148,6 +148,7 @@ class TrainStep {
   void clear_gradients();
   StepWork count_work_of_all(const Batch& batch) const;
   StageStep stage_step(const Batch& batch, int64_t first_row, int64_t step, int64_t valid) const;
+  at::Tensor local_token_mask(const Batch& rows) const;
   void run_microbatches(StageStep& step);
   void run_microbatch(int64_t number);
   StepGraph::Sums run_recorded(const Batch& local, const at::Tensor& valid);
@@ -168,6 +169,7 @@ class TrainStep {
   Options options_;
   std::vector<nn::NamedParameter> parameters_;
   nn::SplitTokenEmbeddingsImpl* embeddings_;  // null in a stage without embeddings
+  bool has_experts_;                          // in the stages of this rank
   at::Tensor failed_;  // on the device, float32: 1 from the first deferred step that was not finite on
   MixedPrecision precision_;
   at::Device device_;

@@ -67,4 +67,21 @@ StepWork count_work(const TrainTask& task, const Batch& batch) {
   return work;
 }
 
+at::Tensor token_mask(const Batch& batch) {
+  at::Tensor mask;
+  if (const auto documents = batch.find("document_ids"); documents != batch.end()) {
+    mask = documents->second.ge(0);
+  } else if (const auto padding = batch.find("attention_mask"); padding != batch.end()) {
+    mask = padding->second.ne(0);
+  } else if (const auto found = batch.find("position_ids"); found != batch.end() && found->second.dim() == 2) {
+    const at::Tensor positions = found->second.to(at::kLong).contiguous();  // (B, T)
+    const int64_t tokens = positions.size(1);
+    mask = at::zeros(positions.sizes(), at::kBool);
+    for (int64_t row = 0; row < positions.size(0); ++row) {
+      mask[row].narrow(0, 0, length_of(positions.const_data_ptr<int64_t>() + row * tokens, tokens)).fill_(true);
+    }
+  }
+  return mask.defined() && mask.all().item<bool>() ? at::Tensor() : mask;
+}
+
 }  // namespace lehr::train

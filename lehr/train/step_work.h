@@ -20,4 +20,8 @@ struct StepWork {
 /// dimensions, has none.
 StepWork count_work(const TrainTask& task, const Batch& batch);
 
+/// Returns the positions that count_work counts as tokens, (B, T) bool on the host; undefined if the batch has no
+/// padding.
+at::Tensor token_mask(const Batch& batch);
+
 }  // namespace lehr::train

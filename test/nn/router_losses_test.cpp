@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lehr/nn/activation_checkpoint.h"
 #include "lehr/nn/moe.h"
 #include "test/ops/watch_reads.h"
 
@@ -124,6 +125,112 @@ TEST(RouterLosses, OfTwoStagesEqualTheWholeModelWithoutHostReads) {
   }
 }
 
+// Of the seven rows of each layer.
+at::Tensor is_token() {
+  return at::tensor({1, 1, 0, 1, 1, 0, 0}).to(at::kBool);
+}
+
+// Adds layers of these logits, of which padding is left out, and returns the output of a model that does not use them.
+at::Tensor add_padded(RouterLosses& losses, const std::vector<at::Tensor>& logits) {
+  losses.set_token_mask(is_token().view({1, 7}));
+  at::Tensor output = at::zeros({}, at::kDouble);
+  for (const at::Tensor& of_layer : logits) {
+    const at::Tensor probabilities = losses.attach(of_layer.softmax(-1), of_layer);
+    const at::Tensor chosen = std::get<1>(probabilities.detach().topk(kTopK));
+    losses.add(of_layer, probabilities, losses.count_choices(chosen, at::zeros({kExperts}, at::kLong)));
+    output = output + 0 * probabilities.sum();
+  }
+  return output;
+}
+
+// Backward comes after another micro-batch, which has no padding.
+TEST(RouterLosses, AreThoseOfTheTokensWithoutPadding) {
+  const RouterLossWeights weights{.load_balancing = 0.7, .z = 0.3, .share = 0.25};
+  const auto logits = random_logits();
+  std::vector<at::Tensor> tokens;
+  for (const at::Tensor& of_layer : logits) {
+    const at::NoGradGuard no_grad;
+    of_layer[2].fill_(100);  // would be most of either loss
+    tokens.push_back(of_layer.index({is_token()}).requires_grad_(true));
+  }
+  RouterLosses losses;
+  losses.begin(weights);
+  const at::Tensor output = add_padded(losses, logits);
+  const at::Tensor all = at::cat(tokens);
+  const at::Tensor balance = load_balancing_by_definition(all);
+  const at::Tensor z = z_by_definition(all);
+  expect_near(losses.load_balancing_loss(), balance.detach());
+  expect_near(losses.z_loss(), z.detach());
+
+  const RouterLosses::Forward forward = losses.take();
+  losses.begin(weights);
+  losses.add(logits[1], logits[1].softmax(-1), choices_of(logits[1].detach()).sum(0));
+  losses.put(forward);
+  output.backward();
+  (weights.share * (weights.load_balancing * balance + weights.z * z)).backward();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    expect_near(logits[i].grad().index({is_token()}), tokens[i].grad());
+    EXPECT_TRUE(logits[i].grad().index({is_token().logical_not()}).eq(0).all().item<bool>());
+  }
+}
+
+TEST(RouterLosses, OfTwoStagesLeaveOutPaddingWithoutHostReads) {
+  const auto logits = random_logits();
+  const RouterLossWeights weights{.load_balancing = 0.7, .z = 0.3};
+  RouterLosses whole, first, second, without_experts;
+  for (RouterLosses* losses : {&whole, &first, &second, &without_experts}) {
+    losses->begin(weights);
+  }
+  add_padded(whole, logits);
+  {
+    const ops::test::WatchReads watch;
+    add_padded(first, {logits[0]});
+    add_padded(second, {logits[1], logits[2]});
+    second.add_packed(first.packed());
+    without_experts.add_packed(second.packed());
+    second.set_totals(without_experts.packed_totals());
+    first.set_totals(second.packed_totals());
+  }
+  EXPECT_TRUE(ops::test::WatchReads::reads().empty()) << ops::test::WatchReads::reads().front();
+  for (RouterLosses* losses : {&first, &second, &without_experts}) {
+    expect_near(losses->load_balancing_loss(), whole.load_balancing_loss());
+    expect_near(losses->z_loss(), whole.z_loss());
+  }
+  expect_near(first.logit_gradient(logits[0].detach()), whole.logit_gradient(logits[0].detach()));
+}
+
+// Ranks of context parallelism may have only padding, and so may the last micro-batch of a data set.
+TEST(RouterLosses, OfPaddingAloneAreZero) {
+  const auto logits = random_logits();
+  RouterLosses losses;
+  losses.begin({.load_balancing = 0.7, .z = 0.3, .share = 0});
+  losses.set_token_mask(at::zeros({7}, at::kBool));
+  const at::Tensor probabilities = losses.attach(logits[0].softmax(-1), logits[0]);
+  losses.add(logits[0], probabilities, at::zeros({kExperts}, at::kLong));
+  (0 * probabilities).sum().backward();
+  EXPECT_EQ(losses.load_balancing_loss().item<double>(), 0);
+  EXPECT_EQ(losses.z_loss().item<double>(), 0);
+  EXPECT_TRUE(logits[0].grad().eq(0).all().item<bool>());
+}
+
+// A mask without padding gives the bits that no mask gives.
+TEST(RouterLosses, OfSequencesWithoutPaddingHaveTheSameBitsWithAMask) {
+  const auto logits = random_logits();
+  std::vector<at::Tensor> values, gradients;
+  for (const bool masked : {false, true}) {
+    RouterLosses losses;
+    losses.begin({.load_balancing = 0.7, .z = 0.3});
+    losses.set_token_mask(masked ? at::ones({7}, at::kBool) : at::Tensor());
+    for (const at::Tensor& of_layer : logits) {
+      losses.add(of_layer, of_layer.softmax(-1), choices_of(of_layer.detach()).sum(0));
+    }
+    values.push_back(at::stack({losses.load_balancing_loss(), losses.z_loss()}));
+    gradients.push_back(losses.logit_gradient(logits[0].detach()) + losses.probability_gradient(logits[0].detach()));
+  }
+  EXPECT_TRUE(at::equal(values[0], values[1]));
+  EXPECT_TRUE(at::equal(gradients[0], gradients[1]));
+}
+
 // A whole MoE layer whose output does not count in the loss: the gate's gradient is that of the router losses alone.
 TEST(RouterLosses, HaveAGradientForTheGateOfAnMoELayer) {
   MoELayer layer(MoEParameters{
@@ -146,6 +253,33 @@ TEST(RouterLosses, HaveAGradientForTheGateOfAnMoELayer) {
   const at::Tensor logits = at::matmul(tokens, gate.t());
   (0.7 * load_balancing_by_definition(logits) + 0.3 * z_by_definition(logits)).backward();
   expect_near(layer->router->gate->weight.grad(), gate.grad());
+}
+
+// The same of the tokens alone, recomputed in backward: neither run of the layer counts padding, and the second none.
+TEST(RouterLosses, OfARecomputedMoELayerLeaveOutPadding) {
+  MoELayer layer(MoEParameters{
+      .hidden_size = 6,
+      .intermediate_size = 4,
+      .num_experts = kExperts,
+      .top_k = kTopK,
+      .renormalize_probabilities = true,
+      .shared_expert = {},
+      .init = Init::normal(0.7)});
+  materialize(*layer, at::kCPU, at::kDouble);
+  layer->reset_parameters({.seed = 3});
+  const auto losses = std::make_shared<RouterLosses>();
+  layer->use_losses(losses);
+  losses->begin({.load_balancing = 0.7, .z = 0.3});
+  losses->set_token_mask(is_token());
+  const at::Tensor hidden = at::randn({1, 7, 6}, at::kDouble).set_requires_grad(true);
+  const at::Tensor output = checkpoint([layer](const at::Tensor& x) mutable { return layer(x); }, hidden);
+  (0 * output).sum().backward();
+
+  const at::Tensor gate = layer->router->gate->weight.detach().clone().requires_grad_(true);
+  const at::Tensor logits = at::matmul(hidden.detach()[0].index({is_token()}), gate.t());
+  (0.7 * load_balancing_by_definition(logits) + 0.3 * z_by_definition(logits)).backward();
+  expect_near(layer->router->gate->weight.grad(), gate.grad());
+  EXPECT_TRUE(at::equal(layer->moe_tokens_per_expert(), choices_of(logits.detach()).sum(0)));
 }
 
 }  // namespace

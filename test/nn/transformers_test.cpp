@@ -1,4 +1,5 @@
-// Attention blocks, compared with results of Hugging Face transformers for the same weights (test/data/nn).
+// Attention blocks and the load-balancing loss, compared with results of Hugging Face transformers for the same values
+// (test/data/nn).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,6 +9,7 @@
 #include <sstream>
 
 #include "lehr/nn/latent_attention.h"
+#include "lehr/nn/router_losses.h"
 #include "test/nn/blocks.h"
 
 namespace lehr::nn {
@@ -117,6 +119,30 @@ TEST(Transformers, DeepseekV3UsesLatentAttention) {
   deepseek.q_lora_rank = 9;
   deepseek.scale = std::pow(yarn_mscale(4, 1), 2) / std::sqrt(10.0);
   expect_as_in_transformers("deepseek_v3", MultiHeadLatentAttention(deepseek), 4);
+}
+
+// Its load_balancing_loss_func with an attention mask.
+TEST(Transformers, LeavesPaddingOutOfTheLoadBalancingLoss) {
+  const Numbers expected = numbers_of("load_balancing");
+  const at::Tensor mask = at::tensor({1, 1, 1, 1, 0, 0, 0, 1, 1, 1}).to(at::kBool).view({2, 5});
+  RouterLosses losses;
+  losses.begin({.load_balancing = 1});
+  losses.set_token_mask(mask);
+  std::vector<at::Tensor> logits;
+  at::Tensor output = at::zeros({}, at::kDouble);
+  for (int k = 0; k < 3; ++k) {
+    logits.push_back((2 * wave(50, 0.8, k)).view({10, 5}).requires_grad_(true));
+    const at::Tensor probabilities = losses.attach(logits.back().softmax(-1), logits.back());
+    const at::Tensor chosen = std::get<1>(probabilities.detach().topk(2));
+    losses.add(logits.back(), probabilities, losses.count_choices(chosen, at::zeros({5}, at::kLong)));
+    output = output + 0 * probabilities.sum();
+  }
+  output.backward();
+  EXPECT_NEAR(losses.load_balancing_loss().item<double>(), expected.at("loss").front(), 1e-14);
+  for (size_t k = 0; k < logits.size(); ++k) {
+    const at::Tensor gradient = at::tensor(expected.at("logits." + std::to_string(k)), at::kDouble).view({10, 5});
+    EXPECT_TRUE(at::allclose(logits[k].grad(), gradient, /*rtol=*/1e-13, /*atol=*/1e-16)) << "layer " << k;
+  }
 }
 
 }  // namespace

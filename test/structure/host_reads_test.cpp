@@ -32,6 +32,7 @@ TEST(HostReads, OfAStepAreWhereTheyAreKnown) {
       {"lehr/shard/replica_hashes.cpp", 2},                             // checks for silent corruption, every n steps
       {"lehr/train/step.cpp", 2},                                       // the results of a step, once copied
       {"lehr/train/step_again.cpp", 1},                                 // checks for silent corruption, every n steps
+      {"lehr/train/step_work.cpp", 1},                                  // masks on the host
   };
   const std::regex reads(R"(\.cpu\(\)|\.item(<\w+>)?\(|to\(at::kCPU)");
   std::map<std::string, int> found;

@@ -4,6 +4,7 @@
 #include "lehr/metric/metrics_log.h"
 #include "lehr/state/weights.h"
 #include "test/base/error_of.h"
+#include "test/train/given_batches.h"
 #include "test/train/support.h"
 
 namespace lehr::train {
@@ -86,6 +87,68 @@ TEST(Experts, HaveAMoreEvenLoadWithTheBias) {
     loads.push_back(std::accumulate(load.end() - 10, load.end(), 0.0) / 10);
   }
   EXPECT_LT(loads[1], 0.75 * loads[0]);
+}
+
+// Batches of four sequences of 20 tokens, in which two documents are packed, each with this many positions of padding.
+std::vector<Batch> steps_with_padding(int64_t padding) {
+  at::manual_seed(5);
+  const auto padded = [&](const at::Tensor& tokens, int64_t value) {
+    return at::constant_pad_nd(tokens, {0, padding}, value);
+  };
+  const at::Tensor positions = at::cat({at::arange(9, at::kLong), at::arange(11, at::kLong)}).expand({4, 20});
+  const at::Tensor documents = at::cat({at::zeros({9}, at::kLong), at::ones({11}, at::kLong)}).expand({4, 20});
+  std::vector<Batch> steps;
+  for (int step = 0; step < 4; ++step) {
+    const at::Tensor ids = at::randint(257, {4, 21}, at::kLong);
+    steps.push_back(
+        {{"input_ids", padded(ids.narrow(1, 0, 20), 7)},
+         {"labels", padded(ids.narrow(1, 1, 20), nn::kIgnoreIndex)},
+         {"position_ids", padded(positions, 0)},
+         {"document_ids", padded(documents, -1)}});
+  }
+  return steps;
+}
+
+// Padding takes part in the sums of some operators, but has no value or gradient there: only rounding is left.
+TEST(Experts, DoNotCountPadding) {
+  for (const char* mode : {"none", "full"}) {
+    std::vector<TrainConfig> runs;
+    const Folder without, with;
+    for (const auto& [folder, padding] : {std::pair(without.path(), 0), std::pair(with.path(), 12)}) {
+      const auto config = run_with_experts(
+          folder,
+          {{"training.dtype", "float64"},
+           {"training.steps", "4"},
+           {"training.router_aux_loss_coef", "0.01"},
+           {"training.router_z_loss_coef", "0.001"},
+           {"training.load_balance_coeff", "0.01"},
+           {"activation_checkpoint.mode", mode},
+           {"checkpoint.interval", "4"},
+           {"validation.enable", "false"}});
+      TrainSpec spec = testing::specs().at(config.model);
+      testing::give_batches(spec, steps_with_padding(padding));
+      TrainSpecs list;
+      list.add(spec);
+      Logger log("", true);
+      Trainer(config, {.specs = list, .log = log}).run();
+      runs.push_back(config);
+    }
+    for (const char* key :
+         {"loss", "grad_norm", "load_balancing_loss", "router_z_loss", "expert_load_max", "num_tokens"}) {
+      const auto expected = curve(runs[0], key), found = curve(runs[1], key);
+      ASSERT_EQ(found.size(), 4U) << key;
+      for (size_t i = 0; i < found.size(); ++i) {
+        EXPECT_NEAR(found[i], expected[i], 1e-12 * expected[i]) << key << " of step " << i + 1 << ", " << mode;
+      }
+    }
+    const auto last = [](const TrainConfig& config) {
+      return testing::tensors(std::filesystem::path(config.job.dump_folder) / "checkpoints/step-4", "model");
+    };
+    const auto expected = last(runs[0]);
+    for (const auto& [name, value] : last(runs[1])) {
+      EXPECT_TRUE(at::allclose(value, expected.at(name), /*rtol=*/1e-9, /*atol=*/1e-12)) << name << ", " << mode;
+    }
+  }
 }
 
 // The first layer of GLM-4.5 is dense, so a model of one layer has no router.

@@ -63,6 +63,29 @@ TEST(StepWork, OfSingleDocumentsThatArePaddedIsThatOfTheTokens) {
   expect_equal(count_work(NoLabels(), {{"position_ids", others}}), {7, 3 + 2 + 3 + 3, 6 + 3 + 6 + 6});
 }
 
+TEST(TokenMask, IsOfThePositionsThatCountAsTokens) {
+  const auto expect_mask = [](const Batch& batch, const at::Tensor& expected) {
+    const at::Tensor mask = token_mask(batch);
+    ASSERT_TRUE(mask.defined());
+    EXPECT_TRUE(at::equal(mask, expected.to(at::kBool)));
+    EXPECT_EQ(mask.sum().item<int64_t>(), count_work(NoLabels(), batch).tokens);
+  };
+  expect_mask({{"document_ids", rows({{0, 0, 1, -1}, {-1, -1, -1, -1}})}}, rows({{1, 1, 1, 0}, {0, 0, 0, 0}}));
+  expect_mask({{"attention_mask", rows({{0, 1, 1}, {1, 1, 0}})}}, rows({{0, 1, 1}, {1, 1, 0}}));
+  expect_mask({{"position_ids", rows({{0, 1, 2, 3}, {0, 1, 0, 0}})}}, rows({{1, 1, 1, 1}, {1, 1, 0, 0}}));
+}
+
+TEST(TokenMask, IsUndefinedWithoutPadding) {
+  const std::vector<Batch> batches{
+      {{"document_ids", rows({{0, 0, 1}, {3, 4, 4}})}},
+      {{"attention_mask", rows({{1, 1}, {1, 1}})}},
+      {{"position_ids", rows({{0, 1, 2}, {7, 0, 3}})}},
+      {{"input_ids", rows({{5, 6}})}}};
+  for (const Batch& batch : batches) {
+    EXPECT_FALSE(token_mask(batch).defined()) << batch.begin()->first;
+  }
+}
+
 TEST(StepWork, OfWholeSequencesNeedsNoMask) {
   expect_equal(count_work(NoLabels(), {{"input_ids", at::zeros({3, 5}, at::kLong)}}), {7, 15, 3 * 15});
   expect_equal(count_work(NoLabels(), {{"pixels", at::zeros({3, 5})}, {"labels", at::zeros({3})}}), {7, 15, 3 * 15});

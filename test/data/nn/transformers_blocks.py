@@ -1,7 +1,9 @@
-"""Writes transformers_blocks.txt: attention modules of Hugging Face transformers on made-up weights, in float64.
+"""Writes transformers_blocks.txt: parts of Hugging Face transformers on made-up weights, in float64.
 
 A line is a case, a quantity and its numbers: all of the output, and of each gradient g the sum of g[i] sin(1.1 i). The
 weights are 0.5 sin(0.7 i + k) for the k-th parameter by name, the input is cos(0.3 i), the loss sum(output[i] sin(0.9 i)).
+The load-balancing loss is that of two sequences of five tokens with padding, and of router logits 2 sin(0.8 i + k) of
+layer k; its gradients are written out.
 Run with transformers 5.23.0: python transformers_blocks.py > transformers_blocks.txt
 """
 
@@ -10,6 +12,7 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Atten
 from transformers.models.gemma2.modeling_gemma2 import Gemma2Attention, Gemma2Config
 from transformers.models.glm.modeling_glm import GlmAttention, GlmConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention, GptOssConfig
+from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextAttention, Qwen3NextConfig
 
 TOKENS, HIDDEN = 7, 8
@@ -58,6 +61,16 @@ def show(case, quantity, values):
     print(case, quantity, *(f"{v:.17g}" for v in values))
 
 
+def show_load_balancing():
+    experts, mask = 5, torch.tensor([[1, 1, 1, 1, 0], [0, 0, 1, 1, 1]])
+    logits = [(2 * wave(mask.numel() * experts, 0.8, k).view(-1, experts)).requires_grad_() for k in range(3)]
+    loss = load_balancing_loss_func(tuple(logits), experts, 2, mask)
+    loss.backward()
+    show("load_balancing", "loss", [loss.item()])
+    for k, of_layer in enumerate(logits):
+        show("load_balancing", f"logits.{k}", of_layer.grad.flatten().tolist())
+
+
 def main():
     # These modules compute some parts in float32 whatever their dtype; this makes them float64, too.
     torch.float32 = torch.float64
@@ -80,6 +93,7 @@ def main():
         show(case, "output", y.flatten().tolist())
         for name, value in [("input", x), *parameters]:
             show(case, name, [(value.grad.flatten() * wave(value.numel(), 1.1)).sum().item()])
+    show_load_balancing()
 
 
 if __name__ == "__main__":
