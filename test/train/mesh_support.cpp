@@ -134,6 +134,20 @@ Overrides family(const std::string& name) {
   return overrides;
 }
 
+Overrides padded_documents(const std::filesystem::path& folder) {
+  std::string documents;
+  for (size_t i = 0; i < 96; ++i) {
+    documents += std::string("the quick brown fox jumps over the dog").substr(i % 13, 16 + i % 9) + "\n\n";
+  }
+  write_file_atomically(folder / "documents.txt", documents);
+  const std::string path = "\"" + (folder / "documents.txt").string() + "\"";
+  return {
+      {"data.datasets.0.path", path},
+      {"data.validation_path", path},
+      {"data.validation_fraction", "0"},
+      {"data.packing", "\"whole\""}};
+}
+
 TrainConfig with_degrees(TrainConfig config, const Mesh& mesh) {
   config.parallelism.data_parallel_replicate_degree = mesh.dp_replicate;
   config.parallelism.data_parallel_shard_degree = mesh.dp_shard;

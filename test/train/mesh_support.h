@@ -83,6 +83,10 @@ descriptor::DecoderForm form_of(const std::string& family);
 /// A small run of such a family, whose layers are of every kind that it has.
 Overrides family(const std::string& name);
 
+/// Writes documents to `folder`, of which a sequence of tiny_run() holds one and up to 15 tokens of padding, and
+/// returns the overrides of a run that trains on them.
+Overrides padded_documents(const std::filesystem::path& folder);
+
 /// Returns the config with the degrees of `mesh`.
 TrainConfig with_degrees(TrainConfig config, const Mesh& mesh);
 

@@ -511,23 +511,10 @@ TEST(GatheredAgain, EqualsOneDevice) {
        {"experts, matmuls recomputed", again(family("qwen3_moe"), "selective"), {{.dp_shard = 2, .tp = 2, .ep = 4}}}});
 }
 
-// Two documents do not fit into a sequence of 32 tokens: each has up to 15 of padding. With context parallelism some
-// micro-batches of a rank are mostly padding, and no rank counts it.
+// With context parallelism some micro-batches of a rank are mostly padding, and no rank counts it.
 TEST(PaddedExperts, EqualOneDevice) {
   const Folder data;
-  std::string documents;
-  for (size_t i = 0; i < 96; ++i) {
-    documents += std::string("the quick brown fox jumps over the dog").substr(i % 13, 16 + i % 9) + "\n\n";
-  }
-  write_file_atomically(data.path() / "documents.txt", documents);
-  Overrides overrides = family("qwen3_moe");
-  for (const auto& entry : Overrides{
-           {"data.datasets.0.path", quoted(data.path() / "documents.txt")},
-           {"data.validation_path", quoted(data.path() / "documents.txt")},
-           {"data.validation_fraction", "0"},
-           {"data.packing", "\"whole\""}}) {
-    overrides.push_back(entry);
-  }
+  const Overrides overrides = testing::joined(family("qwen3_moe"), testing::padded_documents(data.path()));
   Overrides matmuls_recomputed = overrides;
   matmuls_recomputed.emplace_back("activation_checkpoint.mode", "selective");
   expect_law(

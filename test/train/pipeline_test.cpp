@@ -278,6 +278,18 @@ TEST(MixedRuns, EqualOneDeviceInFloat64) {
   }
 }
 
+// Stages that send the counts of tokens along, also to and from stages without experts.
+TEST(PaddedExperts, OfPipelinesEqualOneDevice) {
+  const Folder data;
+  const Overrides padded = testing::padded_documents(data.path());
+  const auto dense = [&](const std::string& layers) {
+    return testing::joined(padded, {{"model.args.mlp_only_layers", layers}});
+  };
+  expect_law({"padded", "qwen3_moe", padded}, {"DualPipeV", 2}, {.pp = 2}, 4);
+  expect_law({"padded, dense first half", "qwen3_moe", dense("[0, 1]")}, {"ZBH1", 1}, {.cp = 2, .pp = 2}, 4);
+  expect_law({"padded, dense second half", "qwen3_moe", dense("[2, 3]")}, {"1F1B", 1}, {.tp = 2, .pp = 2}, 4);
+}
+
 // Scales over tokens are those of a micro-batch, which has one sequence on every mesh; a deferred wgrad is of the same
 // micro-batch. A difference of 1e-16 changes the rounding of an element with a probability of about 1e-15.
 TEST(Float8, EqualsOneDevice) {
