@@ -22,10 +22,19 @@ std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint3
 }
 
 uint64_t hash_name(std::string_view name) {
-  uint64_t hash = 0xCBF29CE484222325;
-  for (const char c : name) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3;
+  NameHash hash;
+  hash.add(name);
+  return hash.value();
+}
+
+void NameHash::add(std::string_view part) {
+  for (const char c : part) {
+    hash_ = (hash_ ^ static_cast<unsigned char>(c)) * 0x100000001B3;
   }
+}
+
+uint64_t NameHash::value() const {
+  uint64_t hash = hash_;
   hash = (hash ^ (hash >> 30)) * 0xBF58476D1CE4E5B9;
   hash = (hash ^ (hash >> 27)) * 0x94D049BB133111EB;
   return hash ^ (hash >> 31);

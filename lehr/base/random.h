@@ -38,4 +38,14 @@ class RandomStream {
 /// 64-bit hash of a name (FNV-1a, then mixed); the same on every machine.
 uint64_t hash_name(std::string_view name);
 
+/// The hash_name of a long text that is added part by part, and never in memory as a whole.
+class NameHash {
+ public:
+  void add(std::string_view part);
+  uint64_t value() const;
+
+ private:
+  uint64_t hash_ = 0xCBF29CE484222325;
+};
+
 }  // namespace lehr

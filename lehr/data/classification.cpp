@@ -116,11 +116,12 @@ void ClassificationDataset::read(const std::filesystem::path& file, const Tokeni
 }
 
 uint64_t ClassificationDataset::fingerprint(const SampleOrder::Options& order) const {
-  std::string text = fmt::format("{}|{}|{}|{}", order.seed, order.shuffle, order.repeat, options_.max_length);
+  NameHash hash;  // of a text that would be as large as the data
+  hash.add(fmt::format("{}|{}|{}|{}", order.seed, order.shuffle, order.repeat, options_.max_length));
   for (const ClassificationExample& example : examples_) {
-    text += fmt::format("|{} {}", example.label, fmt::join(example.ids, " "));
+    hash.add(fmt::format("|{} {}", example.label, fmt::join(example.ids, " ")));
   }
-  return hash_name(text);
+  return hash.value();
 }
 
 }  // namespace lehr::data

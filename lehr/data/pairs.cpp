@@ -134,14 +134,15 @@ PairsLoader::PairsLoader(
           })) {}
 
 uint64_t PairsDataset::fingerprint(const SampleOrder::Options& order) const {
-  std::string text = fmt::format("{}|{}|{}|{}", order.seed, order.shuffle, order.repeat, options_.max_length);
+  NameHash hash;  // of a text that would be as large as the data
+  hash.add(fmt::format("{}|{}|{}|{}", order.seed, order.shuffle, order.repeat, options_.max_length));
   for (const PairsExample& example : examples_) {
     for (const auto& ids : example) {
-      text += fmt::format("|{}", fmt::join(ids, " "));
+      hash.add(fmt::format("|{}", fmt::join(ids, " ")));
     }
-    text += '\n';
+    hash.add("\n");
   }
-  return hash_name(text);
+  return hash.value();
 }
 
 }  // namespace lehr::data

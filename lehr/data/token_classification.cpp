@@ -150,12 +150,13 @@ void TokenClassificationDataset::read(const std::filesystem::path& file, const T
 }
 
 uint64_t TokenClassificationDataset::fingerprint(const SampleOrder::Options& order) const {
-  std::string text = fmt::format("{}|{}|{}|{}", order.seed, order.shuffle, order.repeat, options_.max_length);
+  NameHash hash;  // of a text that would be as large as the data
+  hash.add(fmt::format("{}|{}|{}|{}", order.seed, order.shuffle, order.repeat, options_.max_length));
   for (const TokenClassificationExample& example : examples_) {
-    text += fmt::format("|{}", fmt::join(example.ids, " "));
-    text += fmt::format("|{}", fmt::join(example.labels, " "));
+    hash.add(fmt::format("|{}", fmt::join(example.ids, " ")));
+    hash.add(fmt::format("|{}", fmt::join(example.labels, " ")));
   }
-  return hash_name(text);
+  return hash.value();
 }
 
 }  // namespace lehr::data

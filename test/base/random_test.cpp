@@ -38,6 +38,15 @@ TEST(RandomStream, DiffersByNameAndSeed) {
   EXPECT_NE(RandomStream(1, "a").bits(0), RandomStream(2, "a").bits(0));
 }
 
+TEST(NameHash, OfPartsIsThatOfTheWhole) {
+  NameHash parts;
+  for (const char* part : {"we", "", "ights", "|1 2"}) {
+    parts.add(part);
+  }
+  EXPECT_EQ(parts.value(), hash_name("weights|1 2"));
+  EXPECT_NE(parts.value(), hash_name("weights"));
+}
+
 // The seed, the hash of the name and the index have more than 32 bits, so losing a half of one of them would show.
 TEST(RandomStream, DrawsTheWordsOfItsPhiloxBlocksInOrder) {
   const RandomStream stream(0x0123456789abcdef, "weights");
