@@ -106,7 +106,12 @@ void ClassificationDataset::read(const std::filesystem::path& file, const Tokeni
   read_example_lines(std::move(source), file, lone_surrogates_, [&](const ExampleLine& line) {
     const std::string& where = line.where;
     const LabelledText labelled = json ? parse_json(parser, line, options_) : parse_line(line.text, where);
-    require(labelled.label >= 0, "{}: the label is {}, expected labels 0, 1, ...", where, labelled.label);
+    require(
+        labelled.label >= 0 && labelled.label < kMostLabels,
+        "{}: the label is {}, expected labels 0, 1, ..., below {}",
+        where,
+        labelled.label,
+        kMostLabels);
     num_labels_ = std::max(num_labels_, labelled.label + 1);
     std::vector<int32_t> ids = tokenizer.encode(labelled.text);
     require(!ids.empty(), "{}: the text is empty", where);

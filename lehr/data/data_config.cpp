@@ -79,7 +79,11 @@ void DataConfig::fields(FieldVisitor& v) {
   v.optional("seed", seed, "Seed of the order of the data; unset: debug.seed.", at_least(0));
   v.optional(
       "shuffle", shuffle, "Visit the sequences of each dataset in random order, a different one in every epoch.");
-  v.optional("repeat", repeat, "Start over when a dataset is used up; otherwise training ends after one pass.");
+  v.optional(
+      "repeat",
+      repeat,
+      "Start over when a dataset is used up; otherwise training ends after one pass, without the last sequences if they "
+      "do not fill a step.");
   v.choice(
       "packing",
       packing,

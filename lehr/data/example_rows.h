@@ -26,6 +26,9 @@ std::vector<std::filesystem::path> example_files(const std::filesystem::path& pa
 /// Throws a usage error that begins with `path` unless both are at least 1.
 void check_lengths(const std::filesystem::path& path, int64_t max_length, int64_t pad_to_multiple_of);
 
+/// Labels are 0, 1, ..., below this.
+constexpr int64_t kMostLabels = 1'000'000;
+
 /// A line of a file of examples, valid until the next one.
 struct ExampleLine {
   std::string_view text;

@@ -249,8 +249,8 @@ LanguageData open_data(const DataConfig& config, const Tokenizer& tokenizer, con
   for (const DatasetConfig& dataset : config.datasets) {
     const TokenStream stream = open_tokens(dataset, tokenizer, options);
     const int64_t cut = validation_cut(stream, config.validation_fraction);
-    require(
-        config.validation_fraction == 0 || stream.num_tokens() == 0 || (cut > 0 && cut < stream.num_tokens()),
+    require(  // two tokens on each side, since a single one has nothing to predict
+        config.validation_fraction == 0 || stream.num_tokens() == 0 || (cut > 1 && cut + 1 < stream.num_tokens()),
         "data.validation_fraction: {} holds {} tokens in {} documents, too few to hold out {} of them; give more data, "
         "set it to 0, or name data.validation_path",
         stream.name(),

@@ -61,7 +61,6 @@ std::vector<int64_t> labels_of(
         where,
         options.tags_key,
         labels.size());
-    constexpr int64_t kMostLabels = 1'000'000;
     require(
         label >= 0 && label < kMostLabels,
         "{}: {}[{}]: the label is {}, expected labels 0, 1, ..., below {}",

@@ -96,6 +96,11 @@ TEST(Classification, BadLinesAreNamedByFileAndLine) {
   EXPECT_THAT(error_for("a.txt", "1x a\n"), HasSubstr("a.txt:1: expected a label"));
   EXPECT_THAT(error_for("a.txt", "1 a\n0 \n"), HasSubstr("a.txt:2: the text is empty"));
   EXPECT_THAT(error_for("a.txt", "-1 a\n"), HasSubstr("a.txt:1: the label is -1"));
+  EXPECT_THAT(
+      error_for("a.txt", "1 a\n9223372036854775807 b\n"),
+      HasSubstr("a.txt:2: the label is 9223372036854775807, expected labels 0, 1, ..., below 1000000"));
+  EXPECT_THAT(
+      error_for("a.jsonl", "{\"text\": \"a\", \"label\": 1000000}\n"), HasSubstr("a.jsonl:1: the label is 1000000"));
   EXPECT_THAT(error_for("a.txt", "1 a\n1 caf\xE9\n"), HasSubstr("a.txt:2: not valid UTF-8"));
   EXPECT_THAT(error_for("a.txt", ""), HasSubstr("contains no labelled text"));
   EXPECT_THAT(error_for("a.jsonl", "{\"text\": \"a\"}\n"), HasSubstr("a.jsonl:1: expected an integer under the key"));

@@ -74,6 +74,21 @@ TEST(OpenData, ValidationAndTrainingAreDisjointAndComplete) {
   }
 }
 
+TEST(OpenData, AShareOfOneTokenIsTooFewToHoldOut) {
+  const TemporaryFolder folder;
+  DataConfig config = config_of(write_file(folder / "a.txt", std::string(99, 'a')).string());
+  for (const double fraction : {0.01, 0.99}) {
+    config.validation_fraction = fraction;
+    EXPECT_THAT(
+        usage_error_of([&] { open_data(config, BytesForTests(), {.seq_len = 8, .vocab_size = 257}); }),
+        HasSubstr(
+            "data.validation_fraction: " + (folder / "a.txt").string() + " holds 100 tokens in 1 documents, too few"));
+  }
+  config.validation_fraction = 0.02;
+  const LanguageData data = open_data(config, BytesForTests(), {.seq_len = 8, .vocab_size = 257});
+  EXPECT_EQ(data.validation->parts().front().rows.stream().num_tokens(), 2);
+}
+
 TEST(OpenData, ValidationMayComeFromAnotherFile) {
   const TemporaryFolder folder;
   DataConfig config = config_of(repository(kShakespeare).string());
