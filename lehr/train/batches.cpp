@@ -148,6 +148,12 @@ RunData serve_examples(
     return make(train, order, plan_of_examples(plan_of(rows, start, true), texts), /*steps=*/true);
   };
   run.train_once = [=, train = opened.train](const RowShare& rows, std::optional<int64_t> max_rows) {
+    require(  // unlike for held-out data, the config is not checked for it, since few commands read these
+        rows.count % texts == 0,
+        "validation.local_batch_size: each example takes {} sequences, so expected a multiple of {}, found {}",
+        texts,
+        texts,
+        rows.count);
     return make(train, order, plan_of_examples(plan_of(rows, 0, false, max_rows), texts), /*steps=*/false);
   };
   if (opened.validation) {

@@ -283,11 +283,15 @@ void load_or_initialize(Run& run, const RunStart& start) {
   for (const std::string& change : start.changes) {
     run.logger.info("changed: {}", change);
   }
-  if (run.config.training.steps < start.steps) {
+  if (const auto rows = run.data.num_train_rows; rows && run.config.training.steps < start.steps) {
+    const int64_t too_few =
+        std::max<int64_t>(*rows - run.state.sequences_read, 0) % run.config.training.rows_per_step();
     run.logger.info(
-        "the data is used up after {} of the {} steps (training.steps), and data.repeat is false: the run ends there",
+        "the data is used up after {} of the {} steps (training.steps), and data.repeat is false: the run ends there{}",
         run.config.training.steps,
-        start.steps);
+        start.steps,
+        too_few > 0 ? fmt::format(", without the last {} of {} sequences, which do not fill a step", too_few, *rows)
+                    : "");
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "lehr/metric/metrics_log.h"
 #include "lehr/pretrained/model_folder.h"
+#include "test/base/error_of.h"
 #include "test/train/mesh_support.h"
 
 namespace lehr::train {
@@ -269,6 +270,31 @@ TEST(EmbeddingRun, StartsFromAClassifierOfWordsWithoutItsHead) {
   EXPECT_TRUE(theirs.has("score.bias"));
   EXPECT_FALSE(ours.has("score.bias"));
   EXPECT_TRUE(ours.tensor("embed_tokens.weight").equal(theirs.tensor("model.embed_tokens.weight")));
+}
+
+TEST(EmbeddingRun, ReadsItsTrainingDataOnceInWholeExamples) {
+  const Folder folder;
+  auto overrides = run_on(write_pairs(folder, 4));
+  for (const auto& [key, value] : Overrides{
+           {"data.datasets.0.negative_key", "\"positive\""},
+           {"data.validation_path", "\"\""},
+           {"validation.enable", "false"},
+           {"data.repeat", "false"},
+           {"training.local_batch_size", "3"},
+           {"training.global_batch_size", "3"}}) {
+    overrides.emplace_back(key, value);
+  }
+  const auto config = tiny_run(folder.path(), overrides);
+  const RunData data = open_run_data(config, *build_tokenizer(config), {.vocab_size = 257}, [](const std::string&) {});
+  int64_t examples = 0;
+  const auto stream = data.train_once(RowShare::all(6), {});
+  while (const auto batch = stream->next()) {
+    examples += batch->at("valid").sum().item<int64_t>() / 3;
+  }
+  EXPECT_EQ(examples, 4);
+  EXPECT_EQ(
+      error_of([&] { data.train_once(RowShare::all(8), {}); }),
+      "validation.local_batch_size: each example takes 3 sequences, so expected a multiple of 3, found 8");
 }
 
 TEST(EmbeddingRun, ConfigsThatCannotTrainAreRefusedByKey) {
