@@ -2,6 +2,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/value_of.h"
+#include "lehr/data/chat_template.h"
 #include "lehr/pretrained/weights.h"
 #include "lehr/state/checkpoint.h"
 #include "lehr/state/weights.h"
@@ -72,6 +73,10 @@ ModelAndData open_model_and_data(
     if (const auto warning = train::other_tokenizer_warning(config, *opened.tokenizer, own); !warning.empty()) {
       log.warn("{}", warning);
     }
+  }
+  // The template of another model would render conversations with tokens that this tokenizer may not have.
+  if (config.tokenizer.path.empty() && data::has_chat_template(own.string())) {
+    config.tokenizer.path = own.string();
   }
   if (descriptor::is_classifier(shape->head())) {
     config.training.num_labels = shape->num_labels();

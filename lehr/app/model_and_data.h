@@ -34,9 +34,10 @@ std::filesystem::path folder_of_model(
 void warn_of_another_base(const pretrained::ModelFolder& model, Logger& log);
 
 /// Opens the model in `folder` and the config's data; `is_main`: on the main rank, which warns. Data and task are those
-/// of the train spec of the model's family in `specs`, which must outlive the result; the tokenizer is that of the
-/// config or of the folder, and the number of labels the model's. Throws usage errors that name a key of the config:
-/// sequences longer than the model's positions, a head of another task, more labels in the data than the model has.
+/// of the train spec of the model's family in `specs`, which must outlive the result; the tokenizer and its chat
+/// template are those that the config names or those of the folder, and the number of labels the model's. Throws usage
+/// errors that name a key of the config: sequences longer than the model's positions, a head of another task, more
+/// labels in the data than the model has.
 ModelAndData open_model_and_data(
     train::TrainConfig config,
     const std::filesystem::path& folder,

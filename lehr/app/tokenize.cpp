@@ -164,7 +164,14 @@ int tokenize(const std::vector<std::string>& args) {
   require(
       corpus || !options.output,
       "lehr tokenize: --output: with --jsonl the result goes to standard output; leave it out, and write > FILE");
+  require(
+      corpus || (options.kind == "auto" && options.split_documents.empty() && options.threads == 0),
+      "lehr tokenize: --kind, --split-documents and --threads are for files; leave them out with --jsonl");
   const auto tokenizer = data::load_tokenizer(options.tokenizer);
+  require(
+      !options.append_eos.value_or(false) || tokenizer->eos_id(),
+      "lehr tokenize: --append-eos: {} names no eos_token; name it in tokenizer_config.json beside tokenizer.json",
+      options.tokenizer);
   if (options.jsonl) {
     convert_lines(options, *tokenizer);
     return 0;

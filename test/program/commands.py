@@ -141,6 +141,12 @@ holds("eval gives the logged loss", report["loss"] == validation[-1]["validation
 holds("eval takes an older checkpoint",
       json.loads(run("eval", out / "config.toml", "--model", out / "checkpoints/step-6"))["loss"]
       == validation[0]["validation_loss"])
+both = ["--data.datasets.0.path=recipe/data/c4_sample.jsonl", "--data.validation_fraction=0",
+        "--data.validation_path=recipe/data/c4_sample.jsonl", "--validation.steps=-1"]
+holds("eval --train-data reads the training data once and in order, as if it were held out",
+      json.loads(run("eval", out / "config.toml", *both, "--train-data"))
+      == json.loads(run("eval", out / "config.toml", *both)))
+holds("and no held-out data", json.loads(run("eval", out / "config.toml", "--train-data"))["loss"] != report["loss"])
 
 # A folder from somebody else: what is in it is reported or ignored, and never run.
 hostile = work / "hostile"
@@ -377,6 +383,15 @@ run("train", "recipe/quickstart.toml", f"--job.dump_folder={work / 'tokens'}", *
 bits = [(folder / "checkpoints/step-12/model.safetensors").read_bytes() for folder in (out, work / "tokens")]
 holds("a token file trains like the text that it was made from, bit for bit", bits[0] == bits[1])
 
+short = work / "short.txt"
+short.write_text("To be, or not to be; that is the question, whether it is nobler. " * 20)
+done = subprocess.run([lehr, "train", "recipe/quickstart.toml", f"--job.dump_folder={work / 'short'}", *SMALL,
+                       f"--data.datasets.0.path={short}", "--data.repeat=false", "--data.validation_fraction=0",
+                       "--validation.enable=false"], capture_output=True, text=True, timeout=120)
+holds("one pass over the data tells which sequences are left out",
+      done.returncode == 0 and "the data is used up after 2 of the 12 steps" in done.stderr
+      and "the run ends there, without the last 5 of 21 sequences, which do not fill a step" in done.stderr)
+
 chat = work / "chat"
 run("train", "recipe/sft_instruct.toml", f"--job.dump_folder={chat}", "--quiet",
     *[o for o in SMALL if "validation_fraction" not in o])
@@ -389,6 +404,23 @@ packed = shutil.copytree(chat / "checkpoints/step-12", work / "packed")
 (packed / "tokenizer.json").unlink()
 ask[2] = packed
 holds("a model's tokenizer.json.gz is its tokenizer", raw.endswith("assistant\n" + run(*ask, "--prompt", "Hi", "--chat")))
+own = shutil.copytree(chat / "checkpoints/step-12", work / "own_template")
+template = (own / "chat_template.jinja").read_text()
+(own / "chat_template.jinja").write_text(template.replace("<|im_start|>", "<|im_end|>"))
+(work / "of_folder.toml").write_text(f"""
+model = {{name = "qwen3", hf_assets_path = "{chat / 'checkpoints/step-12'}"}}
+training = {{task = "sft", seq_len = 64}}
+[data]
+validation_path = "recipe/data/instructions_validation.json"
+datasets = [{{path = "recipe/data/instructions.json", kind = "chat", prompt_key = "instruction", answer_key = "output"}}]
+""")
+measured = [json.loads(run("eval", work / "of_folder.toml", "--model", folder, *more))["loss"] for folder, *more in
+            [(own,), (own, f"--tokenizer.path={own}"), (chat / "checkpoints/step-12",)]]
+holds("eval renders conversations by the template of the model that it evaluates",
+      measured[0] == measured[1] != measured[2])
+endless = work / "endless_tokenizer"
+endless.mkdir()
+shutil.copy("recipe/data/chat_tokenizer/tokenizer.json", endless)
 bare = work / "bare_tokenizer"
 bare.mkdir()
 shutil.copy("recipe/data/chat_tokenizer/tokenizer.json", bare)
@@ -438,6 +470,8 @@ for arguments, message in {
     ("inspect", model, "--no-tensors=true"): "--no-tensors: takes no value",
     ("tokenize", "--tokenizer", "byte", "--jsonl", "--output", work / "x.tokens"): "--output: with --jsonl the result goes to",
     ("tokenize", "--tokenizer", "byte", "--jsonl", "--skip-special"): "--skip-special needs --decode",
+    ("tokenize", "--tokenizer", "byte", "--jsonl", "--threads", "2"): "--threads are for files; leave them out with --jsonl",
+    ("tokenize", "--tokenizer", endless, "--jsonl", "--append-eos"): "endless_tokenizer names no eos_token",
     ("generate", "--model", "Qwen/Qwen3-0.6B", "--prompt", "a"): "hf download OWNER/NAME --local-dir Qwen/Qwen3-0.6B",
     (*ask, "--prompt", "a", "--chat", "--tokenizer", bare, "--chat-template", work / "eos.jinja"): "eos <|im_start|>",
     (*classify, f"--data.datasets.0.path={four}", f"--data.validation_path={four}", "--training.num_labels=4"):
