@@ -384,13 +384,13 @@ bits = [(folder / "checkpoints/step-12/model.safetensors").read_bytes() for fold
 holds("a token file trains like the text that it was made from, bit for bit", bits[0] == bits[1])
 
 short = work / "short.txt"
-short.write_text("To be, or not to be; that is the question, whether it is nobler. " * 20)
+short.write_text("To be, or not to be; that is the question, whether it is nobler. " * 80)
 done = subprocess.run([lehr, "train", "recipe/quickstart.toml", f"--job.dump_folder={work / 'short'}", *SMALL,
                        f"--data.datasets.0.path={short}", "--data.repeat=false", "--data.validation_fraction=0",
                        "--validation.enable=false"], capture_output=True, text=True, timeout=120)
 holds("one pass over the data tells which sequences are left out",
-      done.returncode == 0 and "the data is used up after 2 of the 12 steps" in done.stderr
-      and "the run ends there, without the last 5 of 21 sequences, which do not fill a step" in done.stderr)
+      done.returncode == 0 and "the data is used up after 10 of the 12 steps" in done.stderr
+      and "the run ends there, without the last 2 of 82 sequences, which do not fill a step" in done.stderr)
 
 chat = work / "chat"
 run("train", "recipe/sft_instruct.toml", f"--job.dump_folder={chat}", "--quiet",
