@@ -55,7 +55,8 @@ struct OptimizerConfig {
   std::string state_dtype = "float32";
   int64_t ns_steps = 5;
   MuonScale muon_scale = MuonScale::match_rms_adamw;
-  std::string muon_exclude = "embed_tokens|lm_head|score|norm|bias";
+  /// conv1d: the convolutions of linear attention have three dimensions, too, but one row per channel, no matrix.
+  std::string muon_exclude = "embed_tokens|lm_head|score|norm|bias|conv1d";
   std::vector<ParameterGroupConfig> param_groups = {};
 
   void fields(FieldVisitor& v);

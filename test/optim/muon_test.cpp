@@ -213,6 +213,25 @@ TEST(Muon, LeavesEmbeddingsHeadsNormsAndBiasesToAdamW) {
   EXPECT_FALSE(at::equal(a[1].value, b[1].value));
 }
 
+// A filter (channels, 1, width) is no list of matrices, as experts are: each channel would get a step of its own
+// length.
+TEST(Muon, LeavesConvolutionsToAdamW) {
+  const std::string conv = "model.layers.0.linear_attn.conv1d.query";
+  Muon muon(
+      muon_config(MuonScale::match_rms_adamw),
+      {{.name = conv, .shape = {6, 1, 4}}, {.name = "experts.up_proj.weight", .shape = {2, 6, 4}}});
+  muon.step(
+      {{conv, at::ones({6, 1, 4}), at::ones({6, 1, 4})},
+       {"experts.up_proj.weight", at::ones({2, 6, 4}), at::ones({2, 6, 4})}});
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : muon.state()) {
+    names.push_back(name);
+  }
+  EXPECT_THAT(names, ::testing::Contains(conv + ".exp_avg"));
+  EXPECT_THAT(names, ::testing::Contains("experts.up_proj.weight.momentum_buffer"));
+  EXPECT_THAT(names, ::testing::Not(::testing::Contains(conv + ".momentum_buffer")));
+}
+
 TEST(Muon, ResumesBitForBit) {
   for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
     const std::vector<ParameterInfo> model{{.name = "w", .shape = {6, 4}}, {.name = "norm", .shape = {37}}};
