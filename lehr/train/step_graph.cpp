@@ -15,6 +15,11 @@ void check_cuda_graphs(const TrainConfig& config, at::Device device, int64_t ran
   require(device.is_cuda(), "{}: graphs are recorded on a GPU, but this run computes on the CPU; remove the key", key);
   require(ranks == 1, "{}: a graph holds the work of one device; remove the key on {} ranks", key, ranks);
   require(
+      !config.parallelism.fsdp_cpu_offload,
+      "{}: a graph holds the work of the device, but with parallelism.fsdp_cpu_offload the host waits for each gradient "
+      "that is copied to it; remove one of the two",
+      key);
+  require(
       !has_experts,
       "{}: a model with experts counts their tokens, but a graph would count those of all steps in the same memory; "
       "remove the key",

@@ -15,7 +15,7 @@ namespace lehr::train {
 struct TrainConfig;
 
 /// Throws a usage error that names training.cuda_graphs for a run whose batches cannot be recorded: without a GPU, on
-/// several ranks, with experts, for classification, or with dropout.
+/// several ranks, with experts, for classification, with dropout, or with parameters in host memory.
 void check_cuda_graphs(const TrainConfig& config, at::Device device, int64_t ranks, bool has_experts);
 
 /// Runs forward and backward of batches. From the third batch of a shape on, it replays a recording. The recorded work

@@ -264,6 +264,9 @@ TEST(CudaGraphsOption, IsRefusedForUnsupportedRuns) {
   EXPECT_THAT(error(at::kCPU, 1, false), HasSubstr("computes on the CPU"));
   EXPECT_THAT(error(at::kCUDA, 2, false), HasSubstr("2 ranks"));
   EXPECT_THAT(error(at::kCUDA, 1, true), HasSubstr("experts"));
+  config.parallelism.fsdp_cpu_offload = true;
+  EXPECT_THAT(error(at::kCUDA, 1, false), HasSubstr("parallelism.fsdp_cpu_offload"));
+  config.parallelism.fsdp_cpu_offload = false;
   config.peft.dropout = 0.1;
   EXPECT_THAT(error(at::kCUDA, 1, false), HasSubstr("new masks"));
   config.training.task = TaskKind::classification;
