@@ -158,6 +158,37 @@ void require_same_trained(const state::WeightReader& then, const std::vector<sta
       trained ? "does not" : "does");
 }
 
+namespace {
+// Refuses state that other keys of [optimizer] have made, by one parameter that has it: a list would have all of them.
+void require_same_state(
+    const state::WeightReader& then, const std::vector<state::TensorInfo>& now, const std::set<std::string>& fresh) {
+  std::map<std::string, std::set<std::string>> before, wanted;  // "momentum_buffer (F32)" by parameter
+  const auto add = [](auto& entries, const state::TensorInfo& info) {
+    const size_t dot = info.name.rfind('.');
+    entries[info.name.substr(0, dot)].insert(
+        fmt::format("{} ({})", info.name.substr(dot + 1), state::dtype_name(info.dtype)));
+  };
+  for (const std::string& name : then.names()) {
+    add(before, then.info(name));
+  }
+  for (const state::TensorInfo& info : now) {
+    add(wanted, info);
+  }
+  for (const auto& [parameter, entries] : wanted) {
+    const auto found = before.find(parameter);
+    if (found != before.end() && found->second != entries && !fresh.contains(parameter)) {
+      fail(
+          "[optimizer]: for {} the run so far kept {} ({}), this one keeps {}; keep the keys of [optimizer] (momentum, "
+          "muon_exclude, state_dtype), or start a new run",
+          parameter,
+          fmt::join(found->second, ", "),
+          then.path().string(),
+          fmt::join(entries, ", "));
+    }
+  }
+}
+}  // namespace
+
 void load_optimizer(
     optim::Optimizer& optimizer,
     const nn::Module& model,
@@ -165,6 +196,7 @@ void load_optimizer(
     const state::WeightReader& reader,
     const std::set<std::string>& fresh,
     bool strict) {
+  require_same_state(reader, all, fresh);
   const ParametersByName parameters = by_name(model);
   const state::WeightSource source(reader);
   std::map<std::string, at::Tensor> tensors;

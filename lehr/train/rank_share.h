@@ -56,9 +56,9 @@ std::vector<state::TensorInfo> of_all_stages(
 void require_same_trained(const state::WeightReader& then, const std::vector<state::TensorInfo>& now);
 
 /// Reads this rank's shard of every tensor of the optimizer's (allocated) state. `all` are the tensors of all stages.
-/// Throws the usage errors of Optimizer::load_state, and one for tensors of other global shapes; nothing is changed
-/// then. The state of the parameters `fresh` is unchanged; if `strict` is false, state that belongs to no parameter is
-/// skipped.
+/// Throws the usage errors of Optimizer::load_state, one for state of other names or dtypes, and one for tensors of
+/// other global shapes; nothing is changed then. The state of the parameters `fresh` is unchanged; if `strict` is
+/// false, state that belongs to no parameter is skipped.
 void load_optimizer(
     optim::Optimizer& optimizer,
     const nn::Module& model,

@@ -152,6 +152,22 @@ TEST(OptimizerRuns, RefuseTheStateOfAnotherOptimizerEvenIfItWouldFit) {
   }
 }
 
+TEST(OptimizerRuns, RefuseOtherStateByOneParameterAndTheKeys) {
+  const auto resumed = [](const Overrides& before, const Overrides& now) {
+    const Folder folder;
+    train(tiny_run(folder.path(), before), 2);
+    return any_error::error_of([&] { train(tiny_run(folder.path(), now)); });
+  };
+  const Overrides::value_type sgd{"optimizer.name", "\"sgd\""}, muon{"optimizer.name", "\"muon\""};
+  const std::string momentum = resumed({sgd}, {sgd, {"optimizer.momentum", "0.9"}});
+  EXPECT_THAT(momentum, HasSubstr("the run so far kept step (I64) ("));
+  EXPECT_THAT(momentum, HasSubstr("this one keeps momentum_buffer (F32), step (I64); keep the keys of [optimizer]"));
+  EXPECT_THAT(momentum, ::testing::Not(HasSubstr("missing")));
+  EXPECT_THAT(
+      resumed({muon}, {muon, {"optimizer.muon_exclude", "\"norm\""}}),
+      HasSubstr("kept exp_avg (F32), exp_avg_sq (F32), step (I64) ("));
+}
+
 // Sign descent, as an example of a program's own optimizer.
 class SignDescent final : public optim::Optimizer {
  public:
