@@ -9,8 +9,8 @@
 namespace lehr::descriptor {
 
 /// Returns the config.json of the text model: of a model of texts and images that Lehr knows (Qwen3.5, Gemma 3 and 4)
-/// its text_config, with those keys of the whole that hold for both and the defaults of transformers' class; any other
-/// `config` as it is.
+/// its text_config, with those keys of the whole that hold for both, the defaults of transformers' class and that class
+/// as architectures; any other `config` as it is.
 Node text_config_of(const Node& config);
 
 /// The beginnings of names of the tensors that are not the text model's, those of an encoder of images; none for the

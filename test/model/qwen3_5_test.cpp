@@ -6,6 +6,7 @@
 #include "lehr/config/json.h"
 #include "lehr/descriptor/text_config.h"
 #include "lehr/model/gemma3/family.h"
+#include "lehr/model/gemma4/family.h"
 #include "lehr/model/qwen3_5/family.h"
 #include "lehr/nn/model.h"
 #include "lehr/state/map_stream.h"
@@ -89,6 +90,35 @@ TEST(TextConfig, HasTheDefaultsOfGemma3) {
        {"head_dim", "num_key_value_heads", "max_position_embeddings", "rope_parameters", "layer_types"}) {
     ASSERT_EQ(written.find(key) == nullptr, own.find(key) == nullptr) << key;
     EXPECT_TRUE(written.find(key) == nullptr || to_json(written.at(key)) == to_json(own.at(key))) << key;
+  }
+}
+
+// Without architectures, vLLM and llama.cpp refuse the folders that Lehr writes. A published text_config has none.
+TEST(TextConfig, NamesTheClassOfTheTextModelAndTheDtypeOfTheWhole) {
+  for (const auto& [type, family] :
+       {std::pair("qwen3_5", qwen3_5_family()),
+        {"qwen3_5_moe", qwen3_5_moe_family()},
+        {"gemma3", gemma3_family()},
+        {"gemma4", gemma4_family()}}) {
+    SCOPED_TRACE(type);
+    const Node written = family.from_flavor("debugmodel")->to_hf_config("float32");
+    Node part = written, whole = Node::make_table();
+    part.set("architectures", Node());
+    part.erase("torch_dtype");
+    whole.set("architectures", parse_json(R"(["ForConditionalGeneration"])", "config.json"));
+    whole.set("model_type", Node(type));
+    whole.set("torch_dtype", Node("bfloat16"));
+    whole.set("text_config", part);
+    const Node text = descriptor::text_config_of(whole);
+    EXPECT_EQ(to_json(text.at("architectures")), to_json(written.at("architectures")));
+    EXPECT_EQ(text.at("torch_dtype").as_string(), "bfloat16");
+    part.set("architectures", parse_json(R"(["Own"])", "config.json"));
+    part.set("dtype", Node("float32"));
+    whole.set("text_config", part);
+    const Node own = descriptor::text_config_of(whole);
+    EXPECT_EQ(to_json(own.at("architectures")), R"(["Own"])");
+    EXPECT_EQ(own.at("dtype").as_string(), "float32");
+    EXPECT_EQ(own.find("torch_dtype"), nullptr);
   }
 }
 
