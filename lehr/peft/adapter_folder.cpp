@@ -65,18 +65,24 @@ std::vector<StoredName> stored_names(const fs::path& adapter_folder, const descr
     });
   };
   const auto plain = stored_names(args);
-  // Of an adapter that was trained on the multimodal model, of which `args` is the text model.
-  auto whole = plain;
-  std::vector<StoredName> of_backbone;  // the head has the same name in both
-  const std::string modules = "model.";
-  for (StoredName& entry : whole) {
-    if (entry.stored.starts_with(modules)) {
-      entry.stored.insert(modules.size(), descriptor::kTextModelPrefix);
-      of_backbone.push_back(entry);
+  // Of an adapter that was trained on the multimodal model, of which `args` is the text model. Before transformers 4.52
+  // the head was part of the text model there.
+  const std::string modules = "model.", text = descriptor::kTextModelPrefix;
+  for (const std::string& prefix : descriptor::text_model_prefixes(modules)) {
+    const bool head_is_inside = prefix.starts_with(text);
+    auto whole = plain;
+    std::vector<StoredName> of_backbone;  // the head may have the same name in both
+    for (StoredName& entry : whole) {
+      if (entry.stored.starts_with(modules)) {
+        entry.stored.replace(0, modules.size(), prefix);
+        of_backbone.push_back(entry);
+      } else if (head_is_inside) {
+        entry.stored.insert(0, text);
+      }
     }
-  }
-  if (has_any(of_backbone)) {
-    return whole;
+    if (has_any(of_backbone)) {
+      return whole;
+    }
   }
   const auto of_checkpoint = stored_names(args.state_map(descriptor::ExpertLayout::per_expert));
   return has_any(of_checkpoint) ? of_checkpoint : plain;
@@ -169,8 +175,37 @@ std::vector<StoredName> add_adapters_of(
       !layers.empty() || !tuned.empty(),
       "{}: contains no adapter for a module of this model; is it the adapter of another model?",
       reader.path().string());
+  require_one_table(info.folder, model, base_names);
   add_lora(model, layers);
   return adapter_stored_names(model, base_names, tuned);
+}
+
+void require_one_table(
+    const fs::path& adapter_folder, const torch::nn::Module& model, const std::vector<StoredName>& base_names) {
+  const auto heads = tied_head_names(model, base_names);
+  const auto embeddings = std::find_if(base_names.begin(), base_names.end(), [&](const StoredName& entry) {
+    return !heads.empty() && entry.parameter == heads.front().parameter;
+  });
+  if (embeddings == base_names.end()) {
+    return;
+  }
+  const state::WeightReader reader(adapter_folder, kAdapterStem);
+  const std::string table = kAdapterPrefix + embeddings->stored, head = kAdapterPrefix + heads.front().stored;
+  const bool has_table = reader.has(table), has_head = reader.has(head);
+  if (!has_table && !has_head) {
+    return;
+  }
+  const auto equal = [&] {
+    const at::Tensor one = reader.tensor(table);
+    return at::equal(one, reader.tensor(head).to(one.scalar_type()));
+  };
+  require(
+      has_table && has_head && equal(),
+      "{}: the model ties its head to its embeddings, but the adapter has {}; merge it with PEFT (merge_and_unload), "
+      "set tie_word_embeddings of the merged model's config to false, and save that model",
+      reader.path().string(),
+      has_table && has_head ? "other weights in " + head + " than in " + table
+                            : "weights for one of the two only, " + (has_table ? table : head));
 }
 
 void require_same_scaling(

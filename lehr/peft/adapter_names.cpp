@@ -59,8 +59,8 @@ void find_tied_head(
     find_tied_head(*child.value(), name.empty() ? child.key() : name + "." + child.key(), found, table);
   }
 }
+}  // namespace
 
-// The stored tensors of a tied model's head: copies of the embeddings' entries.
 std::vector<StoredName> tied_head_names(const torch::nn::Module& model, const std::vector<StoredName>& base_names) {
   std::string head;
   const nn::Parameter* table = nullptr;
@@ -83,6 +83,7 @@ std::vector<StoredName> tied_head_names(const torch::nn::Module& model, const st
   return copies;
 }
 
+namespace {
 void require_storable(const StoredName& entry, const char* pattern) {
   require(
       entry.operation.empty(),

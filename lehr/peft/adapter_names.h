@@ -32,6 +32,10 @@ std::vector<std::string> stored_modules(const std::string& name, const std::vect
 /// Returns the base model's stored tensors that contain a trainable parameter, in whole or in part.
 std::set<std::string> tuned_tensors(const torch::nn::Module& model, const std::vector<StoredName>& base_names);
 
+/// Returns the stored names of a tied model's head, one per part of the table that it shares with the embeddings; none
+/// if the model's head is its own.
+std::vector<StoredName> tied_head_names(const torch::nn::Module& model, const std::vector<StoredName>& base_names);
+
 /// Returns the names in adapter_model.safetensors of the parameters of the base tensors `tuned`. A table that is split
 /// by rows into several parameters is stored as a whole; the head of a tied model is stored in addition to its
 /// embeddings, as PEFT requires. Throws a usage error for a parameter that is loaded with another operation.

@@ -49,6 +49,7 @@ void start_adapters(Run& run) {
   const nn::Model& named = run.named_model();
   const auto base_names = peft::stored_names(folder, *run.args);
   peft::require_same_scaling(peft::read_adapter_config(folder), named, base_names);
+  peft::require_one_table(folder, named, base_names);
   pretrained::load_weights(
       *run.model,
       peft::to_map(peft::adapter_stored_names(named, base_names, peft::tuned_tensors(named, base_names))),

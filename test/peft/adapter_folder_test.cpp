@@ -303,6 +303,56 @@ TEST(AdapterFolder, MayHoldWholeModulesOnly) {
   }
 }
 
+// PEFT names the modules of the model that it adapted. The older names are those before transformers 4.52.
+TEST(AdapterFolder, IsReadWithTheNamesOfAMultimodalModel) {
+  const auto made = injected({Lora{.module_name_pattern = ".*q_proj"}});
+  for (const auto& [prefix, head] :
+       {std::pair("model.language_model.", "lm_head."), {"language_model.model.", "language_model.lm_head."}}) {
+    SCOPED_TRACE(prefix);
+    const TemporaryFolder folder;
+    write_file_atomically(folder.path() / "adapter_config.json", to_json(config_of(made)));
+    const std::string module = std::string("base_model.model.") + prefix + "layers.0.self_attn.q_proj.";
+    const std::string table = std::string("base_model.model.") + head + "weight";
+    state::save_safetensors(
+        folder.path() / "adapter_model.safetensors",
+        {{module + "lora_A.weight", at::zeros({8, 16})},
+         {module + "lora_B.weight", at::zeros({16, 8})},
+         {table, at::zeros({40, 16})}});
+    const auto fresh = made.args->build({});
+    const auto read =
+        add_adapters_of(read_adapter_config(folder.path()), *fresh, stored_names(folder.path(), *made.args));
+    ASSERT_EQ(read.size(), 3U);
+    EXPECT_EQ(read[0].stored, module + "lora_A.weight");
+    EXPECT_EQ(read[0].parameter, "model.layers.0.self_attn.q_proj.lora.A");
+    EXPECT_EQ(read[2].stored, table);
+  }
+}
+
+// PEFT trains both if modules_to_save names both; one of them was left out without a word.
+TEST(AdapterFolder, RefusesOtherWeightsForATiedHeadThanForTheEmbeddings) {
+  const auto made = injected({Lora{.module_name_pattern = ".*q_proj"}}, tiny(/*tied=*/true));
+  const std::string table = "base_model.model.model.embed_tokens.weight", head = "base_model.model.lm_head.weight";
+  const auto reading = [&made](state::NamedTensors tensors) {
+    const std::string module = "base_model.model.model.layers.0.self_attn.q_proj.";
+    tensors.emplace_back(module + "lora_A.weight", at::zeros({8, 16}));
+    tensors.emplace_back(module + "lora_B.weight", at::zeros({16, 8}));
+    return [&made, tensors] {
+      const TemporaryFolder folder;
+      write_file_atomically(folder.path() / "adapter_config.json", to_json(config_of(made)));
+      state::save_safetensors(folder.path() / "adapter_model.safetensors", tensors);
+      add_adapters_of(read_adapter_config(folder.path()), *made.args->build({}), made.base);
+      require_one_table(folder.path(), *made.model, made.base);
+    };
+  };
+  const at::Tensor ones = at::ones({40, 16}), zeros = at::zeros({40, 16});
+  EXPECT_NO_THROW(reading({})());
+  EXPECT_NO_THROW(reading({{table, ones}, {head, ones.to(at::kBFloat16)}})());
+  EXPECT_THAT(
+      reading({{table, ones}, {head, zeros}}), fails_with("has other weights in " + head + " than in " + table));
+  EXPECT_THAT(reading({{table, ones}}), fails_with("has weights for one of the two only, " + table));
+  EXPECT_THAT(reading({{head, ones}}), fails_with("has weights for one of the two only, " + head));
+}
+
 TEST(AdapterFolder, RefusesParametersThatOtherOperationsMake) {
   auto made = injected({Lora{.module_name_pattern = R"(.*0\.self_attn\.q_proj)"}});
   const std::string name = "model.layers.0.self_attn.q_proj.weight";
