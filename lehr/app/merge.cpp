@@ -81,6 +81,13 @@ void merge(const MergeOptions& options, const descriptor::ModelFamilies& familie
   warn_of_another_base(folder, log);
   const at::ScalarType type = type_of(options, state::WeightReader(folder.base));
   const auto model = folder.load(at::kCPU, type == at::kDouble ? at::kDouble : at::kFloat);
+  if (const auto left_out = folder.adapters_of_encoder(); !left_out.empty()) {
+    log.warn(
+        "{}: {} tensors of adapters of the image encoder are left out, such as {}: the merged model is the text model",
+        options.adapter,
+        left_out.size(),
+        *left_out.begin());
+  }
   const int64_t merged = peft::merge_peft(*model);
   pretrained::save_model(
       *model,

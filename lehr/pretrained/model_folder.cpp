@@ -7,6 +7,7 @@
 #include "lehr/config/json.h"
 #include "lehr/data/tokenizer_file.h"
 #include "lehr/descriptor/config_update.h"
+#include "lehr/descriptor/text_config.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/pretrained/declared_shape.h"
 #include "lehr/pretrained/weights.h"
@@ -85,6 +86,23 @@ std::vector<int64_t> ModelFolder::stop_ids() const {
   return ids;
 }
 
+std::set<std::string> ModelFolder::adapters_of_encoder() const {
+  std::set<std::string> found;
+  if (!has_adapters()) {
+    return found;
+  }
+  const auto encoder = descriptor::image_encoder_prefixes(parse_json_file(path_beneath(base, kConfigFile)));
+  const state::WeightReader reader(path, peft::kAdapterStem);
+  for (const std::string& name : reader.names()) {
+    if (std::any_of(encoder.begin(), encoder.end(), [&](const std::string& prefix) {
+          return name.starts_with(peft::kAdapterPrefix + prefix);
+        })) {
+      found.insert(name);
+    }
+  }
+  return found;
+}
+
 ModelFolder::Built ModelFolder::build() const {
   Built built{.model = args->build({}), .adapter_names = {}};
   if (has_adapters()) {
@@ -126,7 +144,11 @@ void ModelFolder::fill(nn::Model& model, const Built& built, const std::function
       with_state(rules, model, map));
   allocate();
   load_or_start_weights(model, *args, reader, rules, /*seed=*/0);
-  load_weights(model, peft::to_map(built.adapter_names), state::WeightReader(path, peft::kAdapterStem));
+  load_weights(
+      model,
+      peft::to_map(built.adapter_names),
+      state::WeightReader(path, peft::kAdapterStem),
+      {.may_have = adapters_of_encoder()});
   model.eval();
 }
 

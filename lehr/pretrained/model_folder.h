@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,10 @@ struct ModelFolder {
   const std::filesystem::path& tokenizer_folder() const;
   /// Returns the tokens that end a generated text: those of config.json and of generation_config.json.
   std::vector<int64_t> stop_ids() const;
+
+  /// Returns the tensors of adapters of the image encoder, if the base is a multimodal model. Loading leaves them out
+  /// like the encoder.
+  std::set<std::string> adapters_of_encoder() const;
 
   /// Opens `path`, a Hugging Face model folder or an adapter folder (Lehr's or Hugging Face PEFT's). The shape of
   /// adapters is that of their model_config.json, else the base's (as a classifier if they contain a head). `base`, if

@@ -175,6 +175,42 @@ TEST(LoadWeights, ReadTheTextModelOfAModelOfTextsAndImages) {
   }
 }
 
+// PEFT's "all-linear" adapts the image encoder, too.
+TEST(ModelFolders, LeaveOutTheAdaptersOfAnImageEncoder) {
+  const Folder folder;
+  const fs::path original = kReferences / "gemma3_pattern", made = folder.path() / "whole",
+                 adapters = folder.path() / "adapters";
+  write_changed(made, "gemma3_pattern", [](auto& tensors) {
+    tensors["model.vision_tower.encoder.layers.0.mlp.fc1.weight"] = tensors.at("model.norm.weight").clone();
+  });
+  Node whole = Node::make_table();
+  whole.set("model_type", Node("gemma3"));
+  whole.set("text_config", parse_json_file(original / "config.json"));
+  write_file_atomically(made / "config.json", to_json(whole));
+  fs::create_directories(adapters);
+  const std::string of_text = "base_model.model.model.language_model.layers.0.self_attn.q_proj.",
+                    of_encoder = "base_model.model.model.vision_tower.encoder.layers.0.mlp.fc1.lora_A.weight";
+  const auto shape = state::WeightReader(original).info("model.layers.0.self_attn.q_proj.weight").shape;
+  const auto write_adapters = [&](const std::string& other) {
+    state::save_safetensors(
+        adapters / "adapter_model.safetensors",
+        {{of_text + "lora_A.weight", at::zeros({2, shape[1]})},
+         {of_text + "lora_B.weight", at::zeros({shape[0], 2})},
+         {other, at::zeros({2, 4})}});
+  };
+  write_file_atomically(
+      adapters / "adapter_config.json",
+      R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "base_model_name_or_path": ")" + made.string() + "\"}");
+  write_adapters(of_encoder);
+  const auto opened = ModelFolder::open(adapters, families());
+  EXPECT_THAT(opened.adapters_of_encoder(), ElementsAre(of_encoder));
+  EXPECT_NE(opened.load(at::kCPU, at::kFloat), nullptr);
+  EXPECT_THAT(ModelFolder::open(made, families()).adapters_of_encoder(), IsEmpty());
+  const std::string of_none = "base_model.model.model.other.lora_A.weight";
+  write_adapters(of_none);
+  EXPECT_THAT(error_of([&] { opened.load(at::kCPU, at::kFloat); }), HasSubstr("unexpected tensors: " + of_none));
+}
+
 // As models of embeddings are published, and as their task writes them.
 TEST(LoadWeights, ABackboneWithoutThePrefixIsThatOfALanguageModel) {
   const Folder folder;
