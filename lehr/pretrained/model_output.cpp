@@ -150,7 +150,10 @@ WrittenModel write_model_folder(
     written.companions.push_back(name);
   }
   for (const std::string& name : companions_of(options.model)) {
-    state::write_synced(folder.path() / name, read_file(path_beneath(options.model, name)));
+    const fs::path copy = folder.path() / name;
+    fs::create_directories(copy.parent_path());
+    state::write_synced(copy, read_file(path_beneath(options.model, name)));
+    state::sync_folder(copy.parent_path());
     written.companions.push_back(name);
   }
   folder.commit();

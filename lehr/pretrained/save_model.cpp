@@ -18,18 +18,23 @@ namespace fs = std::filesystem;
 
 namespace {
 // Name prefixes of the files of a model folder other than weights.
-constexpr std::array<std::string_view, 11> kCompanions = {
+constexpr std::array<std::string_view, 14> kCompanions = {
     "LICENSE",
     "README",
     "added_tokens.json",
     "chat_template.",
+    "config_sentence_transformers.json",
     "generation_config.json",
     "merges.txt",
+    "modules.json",
     "preprocessor_config.json",
+    "sentence_bert_config.json",
     "special_tokens_map.json",
     "tokenizer.",
     "tokenizer_config.json",
     "vocab.json"};
+// The pooling of a model of embeddings; without it, sentence-transformers takes the mean over tokens.
+constexpr const char* kPooling = "1_Pooling/config.json";
 }  // namespace
 
 void save_model(const nn::Model& model, const descriptor::ModelArgs& args, const SaveOptions& options) {
@@ -66,6 +71,9 @@ std::vector<std::string> companions_of(const fs::path& folder) {
     if (known && entry.is_regular_file()) {
       names.push_back(name);
     }
+  }
+  if (fs::is_regular_file(folder / kPooling)) {
+    names.emplace_back(kPooling);
   }
   std::sort(names.begin(), names.end());
   return names;

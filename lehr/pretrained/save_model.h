@@ -28,7 +28,7 @@ struct SaveOptions {
 void save_model(const nn::Model& model, const descriptor::ModelArgs& args, const SaveOptions& options);
 
 /// Returns the names of the files of a model folder that tools read besides weights and config.json: those of the
-/// tokenizer and of generation, README and LICENSE.
+/// tokenizer, of generation and of sentence-transformers ("1_Pooling/config.json" among them), README and LICENSE.
 std::vector<std::string> companions_of(const std::filesystem::path& folder);
 
 /// The companions of a model. Files beside adapters come before those of their base, because the run of the adapters

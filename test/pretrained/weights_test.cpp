@@ -7,6 +7,7 @@
 #include "lehr/config/json.h"
 #include "lehr/pretrained/convert.h"
 #include "lehr/pretrained/model_folder.h"
+#include "lehr/pretrained/save_model.h"
 #include "lehr/state/safetensors_writer.h"
 #include "lehr/state/weights.h"
 #include "test/base/error_of.h"
@@ -405,6 +406,27 @@ TEST(Convert, ChangesTheTypeInFilesAndConfig) {
   EXPECT_TRUE(at::equal(
       reader.tensor("model.layers.1.mlp.experts.gate_up_proj")[3].narrow(0, 0, 12),
       state::WeightReader(original).tensor("model.layers.1.mlp.experts.3.gate_proj.weight").to(at::kBFloat16)));
+}
+
+// sentence-transformers would take the mean of all tokens for a folder without them, such as that of Qwen3-Embedding.
+TEST(Convert, CopiesTheFilesOfSentenceTransformers) {
+  const Folder folder;
+  const fs::path made = folder.path() / "made", copy = folder.path() / "copy";
+  write_changed(made, "qwen3_tied_v4config", [](auto&) {});
+  fs::create_directories(made / "1_Pooling");
+  fs::create_directories(made / "2_Other");
+  const std::vector<std::string> files{
+      "1_Pooling/config.json", "config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"};
+  for (const std::string& file : files) {
+    write_file_atomically(made / file, "{\"file\": \"" + file + "\"}");
+  }
+  write_file_atomically(made / "2_Other/config.json", "{}");
+  convert_checkpoint({.model = made, .output = copy, .dtype = at::kBFloat16}, families());
+  EXPECT_EQ(companions_of(copy), files);
+  for (const std::string& file : files) {
+    EXPECT_EQ(read_file(copy / file), read_file(made / file));
+  }
+  EXPECT_FALSE(fs::exists(copy / "2_Other"));
 }
 
 TEST(Convert, StoresTiedEmbeddingsOnceAndCopiesTheTokenizer) {
