@@ -56,6 +56,14 @@ ModelFolder ModelFolder::open(const fs::path& path, const descriptor::ModelFamil
   }
   folder.args = families.from_hf_folder(folder.base);
   const state::WeightReader reader(path, peft::kAdapterStem);
+  const auto has_any = [&](const std::string& prefix) {
+    return std::any_of(reader.names().begin(), reader.names().end(), [&](const std::string& name) {
+      return name.starts_with(peft::kAdapterPrefix + prefix);
+    });
+  };
+  if (has_any("layers.")) {  // PEFT names the modules of a backbone without its prefix (FEATURE_EXTRACTION)
+    folder.args->set_embedding();
+  }
   const std::string head = std::string(peft::kAdapterPrefix) + "score.";
   if (reader.has(head + "weight") && !descriptor::is_classifier(folder.args->head())) {
     const int64_t num_labels = reader.info(head + "weight").shape.front();

@@ -31,9 +31,9 @@ struct ModelFolder {
   std::set<std::string> adapters_of_encoder() const;
 
   /// Opens `path`, a Hugging Face model folder or an adapter folder (Lehr's or Hugging Face PEFT's). The shape of
-  /// adapters is that of their model_config.json, else the base's (as a classifier if they contain a head). `base`, if
-  /// not empty, overrides the base that the adapters name. Throws a usage error if there is neither a model nor
-  /// adapters, or if the base is not a local folder.
+  /// adapters is that of their model_config.json, else the base's (as a classifier if they contain a head, as an
+  /// embedding model if they are those of a backbone alone). `base`, if not empty, overrides the base that the adapters
+  /// name. Throws a usage error if there is neither a model nor adapters, or if the base is not a local folder.
   static ModelFolder open(
       const std::filesystem::path& path,
       const descriptor::ModelFamilies& families,

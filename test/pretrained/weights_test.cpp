@@ -5,6 +5,7 @@
 
 #include "lehr/base/file.h"
 #include "lehr/config/json.h"
+#include "lehr/peft/inject.h"
 #include "lehr/pretrained/convert.h"
 #include "lehr/pretrained/model_folder.h"
 #include "lehr/pretrained/save_model.h"
@@ -173,6 +174,39 @@ TEST(LoadWeights, ReadTheTextModelOfAModelOfTextsAndImages) {
     convert_checkpoint({.model = made, .output = text}, families());
     EXPECT_EQ(parse_json_file(text / "config.json").at("model_type").as_string(), std::string(one.type) + "_text");
     expect_same_parameters(*loaded(text), *loaded(original));
+  }
+}
+
+// PEFT trains an embedding model (FEATURE_EXTRACTION) on the backbone of a language model.
+TEST(ModelFolders, ReadTheAdaptersOfABackboneAsAnEmbeddingModel) {
+  const Folder folder;
+  const fs::path base = kReferences / "qwen3_yarn", adapters = folder.path() / "adapters";
+  fs::create_directories(adapters);
+  write_file_atomically(
+      adapters / "adapter_config.json",
+      R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "base_model_name_or_path": ")" + base.string() + "\"}");
+  const auto shape = state::WeightReader(base).info("model.layers.0.self_attn.q_proj.weight").shape;
+  for (const auto& [prefix, head] :
+       {std::pair("", descriptor::Head::embedding), {"model.", descriptor::Head::causal_lm}}) {
+    const std::string module = std::string("base_model.model.") + prefix + "layers.0.self_attn.q_proj.";
+    state::save_safetensors(
+        adapters / "adapter_model.safetensors",
+        {{module + "lora_A.weight", at::ones({2, shape[1]})}, {module + "lora_B.weight", at::ones({shape[0], 2})}});
+    const auto opened = ModelFolder::open(adapters, families());
+    EXPECT_EQ(opened.args->head(), head);
+    const auto model = opened.load(at::kCPU, at::kFloat);
+    ASSERT_EQ(peft::merge_peft(*model), 1);
+    const auto plain = loaded(base);
+    const std::string name = "model.layers.0.self_attn.q_proj.weight";
+    const auto value_in = [&](const nn::Module& of) {
+      for (const auto& [own, parameter] : nn::named_parameters(of)) {
+        if (own == name) {
+          return parameter->value().detach();
+        }
+      }
+      return at::Tensor();
+    };
+    EXPECT_TRUE(at::allclose(value_in(*model), value_in(*plain) + 4)) << "twice the product, whose elements are 2";
   }
 }
 
