@@ -82,8 +82,11 @@ const fs::path& ModelFolder::tokenizer_folder() const {
 
 std::vector<int64_t> ModelFolder::stop_ids() const {
   std::vector<int64_t> ids = args->eos_token_ids();
-  const fs::path file = path_beneath(base, "generation_config.json");
-  if (fs::exists(file)) {
+  for (const fs::path& folder : {base, path}) {  // adapters of conversations end at the end of a turn
+    const fs::path file = path_beneath(folder, "generation_config.json");
+    if (!fs::exists(file)) {
+      continue;
+    }
     const Node config = parse_json_file(file);
     for (const int64_t id : config.is_table() ? descriptor::eos_token_ids(config) : std::vector<int64_t>{}) {
       if (std::find(ids.begin(), ids.end(), id) == ids.end()) {

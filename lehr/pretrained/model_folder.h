@@ -23,7 +23,8 @@ struct ModelFolder {
   bool has_adapters() const { return base != path; }
   /// The folder that has tokenizer.json: `path`, else `base`.
   const std::filesystem::path& tokenizer_folder() const;
-  /// Returns the tokens that end a generated text: those of config.json and of generation_config.json.
+  /// Returns the tokens that end a generated text: those of config.json and of generation_config.json,
+  /// of the base and of the adapters.
   std::vector<int64_t> stop_ids() const;
 
   /// Returns the tensors of adapters of the image encoder, if the base is a multimodal model. Loading leaves them out

@@ -274,6 +274,14 @@ TEST(ModelFolders, StopTokensAreThoseOfBothConfigs) {
     }
   }
   EXPECT_EQ(ModelFolder::open(made, families()).stop_ids(), both);
+
+  // A run with conversations writes the end of a turn beside its adapters.
+  const fs::path adapters = folder.path() / "adapters";
+  fs::create_directories(adapters);
+  write_file_atomically(adapters / "generation_config.json", R"({"eos_token_id": [9, 99]})");
+  const ModelFolder of_adapters{.path = adapters, .base = made, .args = families().from_hf_folder(made)};
+  both.push_back(99);
+  EXPECT_EQ(of_adapters.stop_ids(), both);
 }
 
 TEST(LoadWeights, NamesMissingMisshapenAndUnexpectedTensors) {
