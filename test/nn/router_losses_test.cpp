@@ -231,8 +231,8 @@ TEST(RouterLosses, OfSequencesWithoutPaddingHaveTheSameBitsWithAMask) {
   EXPECT_TRUE(at::equal(gradients[0], gradients[1]));
 }
 
-// A whole MoE layer whose output does not count in the loss: the gate's gradient is that of the router losses alone.
-TEST(RouterLosses, HaveAGradientForTheGateOfAnMoELayer) {
+// An MoE layer with these losses, of weights 0.7 and 0.3.
+MoELayer layer_with(const std::shared_ptr<RouterLosses>& losses) {
   MoELayer layer(MoEParameters{
       .hidden_size = 6,
       .intermediate_size = 4,
@@ -243,42 +243,38 @@ TEST(RouterLosses, HaveAGradientForTheGateOfAnMoELayer) {
       .init = Init::normal(0.7)});
   materialize(*layer, at::kCPU, at::kDouble);
   layer->reset_parameters({.seed = 3});
-  const auto losses = std::make_shared<RouterLosses>();
   layer->use_losses(losses);
   losses->begin({.load_balancing = 0.7, .z = 0.3});
-  const at::Tensor tokens = at::randn({9, 6}, at::kDouble);
-  (0 * layer(tokens)).sum().backward();
+  return layer;
+}
 
+// Expects the gradient of the layer's gate to be that of its losses alone for `tokens` (N, H). Returns their logits.
+at::Tensor expect_gate_gradient(const MoELayer& layer, const at::Tensor& tokens) {
   const at::Tensor gate = layer->router->gate->weight.detach().clone().requires_grad_(true);
   const at::Tensor logits = at::matmul(tokens, gate.t());
   (0.7 * load_balancing_by_definition(logits) + 0.3 * z_by_definition(logits)).backward();
   expect_near(layer->router->gate->weight.grad(), gate.grad());
+  return logits;
+}
+
+// A whole MoE layer whose output does not count in the loss: the gate's gradient is that of the router losses alone.
+TEST(RouterLosses, HaveAGradientForTheGateOfAnMoELayer) {
+  const auto losses = std::make_shared<RouterLosses>();
+  MoELayer layer = layer_with(losses);
+  const at::Tensor tokens = at::randn({9, 6}, at::kDouble);
+  (0 * layer(tokens)).sum().backward();
+  expect_gate_gradient(layer, tokens);
 }
 
 // The same of the tokens alone, recomputed in backward: neither run of the layer counts padding, and the second none.
 TEST(RouterLosses, OfARecomputedMoELayerLeaveOutPadding) {
-  MoELayer layer(MoEParameters{
-      .hidden_size = 6,
-      .intermediate_size = 4,
-      .num_experts = kExperts,
-      .top_k = kTopK,
-      .renormalize_probabilities = true,
-      .shared_expert = {},
-      .init = Init::normal(0.7)});
-  materialize(*layer, at::kCPU, at::kDouble);
-  layer->reset_parameters({.seed = 3});
   const auto losses = std::make_shared<RouterLosses>();
-  layer->use_losses(losses);
-  losses->begin({.load_balancing = 0.7, .z = 0.3});
+  MoELayer layer = layer_with(losses);
   losses->set_token_mask(is_token());
   const at::Tensor hidden = at::randn({1, 7, 6}, at::kDouble).set_requires_grad(true);
   const at::Tensor output = checkpoint([layer](const at::Tensor& x) mutable { return layer(x); }, hidden);
   (0 * output).sum().backward();
-
-  const at::Tensor gate = layer->router->gate->weight.detach().clone().requires_grad_(true);
-  const at::Tensor logits = at::matmul(hidden.detach()[0].index({is_token()}), gate.t());
-  (0.7 * load_balancing_by_definition(logits) + 0.3 * z_by_definition(logits)).backward();
-  expect_near(layer->router->gate->weight.grad(), gate.grad());
+  const at::Tensor logits = expect_gate_gradient(layer, hidden.detach()[0].index({is_token()}));
   EXPECT_TRUE(at::equal(layer->moe_tokens_per_expert(), choices_of(logits.detach()).sum(0)));
 }
 

@@ -42,6 +42,21 @@ Way way_of(const at::Tensor& a, const at::Tensor& b) {
   }
   return fast_mkl && fp32 && a.is_cpu() ? Way::blocks : Way::aten;
 }
+
+// Sets c = a b, or adds a b to it.
+void put_or_add(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool add) {
+  const Way way = way_of(a, b);
+  if (way == Way::gemm && gemm_fills(c, a)) {
+    gemm_(c, a, b, add);
+  } else if (way == Way::blocks) {
+    multiply_by_blocks(c, a, b, add);
+  } else if (add) {
+    c.addmm_(a, b);
+  } else {
+    at::Tensor to = c;
+    at::mm_out(to, a, b);
+  }
+}
 }  // namespace
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
@@ -59,26 +74,11 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 }
 
 void put_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b) {
-  const Way way = way_of(a, b);
-  if (way == Way::gemm && gemm_fills(result, a)) {
-    return gemm_(result, a, b, false);
-  }
-  if (way == Way::blocks) {
-    return multiply_by_blocks(result, a, b, false);
-  }
-  at::Tensor to = result;
-  at::mm_out(to, a, b);
+  put_or_add(result, a, b, false);
 }
 
 void add_product_(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
-  const Way way = way_of(a, b);
-  if (way == Way::gemm && gemm_fills(sum, a)) {
-    return gemm_(sum, a, b, true);
-  }
-  if (way == Way::blocks) {
-    return multiply_by_blocks(sum, a, b, true);
-  }
-  sum.addmm_(a, b);
+  put_or_add(sum, a, b, true);
 }
 
 }  // namespace lehr::ops
